@@ -1,0 +1,28 @@
+# `make demo` installs everything into .venv and runs the main job; `make test` installs and runs all checks.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint check clean
+
+demo: .venv/installed
+	$(BIN)/ramen demo
+
+test: lint check
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Two workers with one thread each: more threads than cores make small tensors many times slower.
+check: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 10
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

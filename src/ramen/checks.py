@@ -1,0 +1,52 @@
+"""Argument checks: every message names the argument, what came and what was expected."""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The end of an "unknown name" message: the closest valid name, then all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+    hint = next((f"; did you mean {n!r}?" for n in names if close and n.lower() == close[0]), "")
+    listed = ", ".join(names) if len(names) <= 30 else f"{', '.join(names[:30])}, ... ({len(names)} in all)"
+    return f"{hint} Valid: {listed}"
+
+
+def choice(argument: str, value: object, valid: Iterable[str]) -> str:
+    """``value``, if it is one of the ``valid`` strings."""
+    names = list(valid)
+    if value not in names:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, names))}, got {value!r}")
+    return str(value)
+
+
+def integer(argument: str, value: object, minimum: int, maximum: int | None = None, at_most: str = "") -> int:
+    """``value``, if it is a whole number in the range; ``at_most`` names where the maximum comes from."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{argument} must be a whole number, got {type(value).__name__} {value!r}")
+    if maximum is None:
+        if value < minimum:
+            raise ValueError(f"{argument} must be at least {minimum}, got {value}")
+    elif not minimum <= value <= maximum:
+        upper = f"{at_most}={maximum}" if at_most else str(maximum)
+        raise ValueError(f"{argument} must be between {minimum} and {upper}, got {value}")
+    return value
+
+
+def number(argument: str, value: object, minimum: float, *, exclusive: bool = False) -> float:
+    """``value`` as a float, if it is a finite number not below (or above) ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{argument} must be a number, got {type(value).__name__} {value!r}")
+    if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
+        relation = "above" if exclusive else "at least"
+        raise ValueError(f"{argument} must be finite and {relation} {minimum:g}, got {value}")
+    return float(value)
+
+
+def flag(argument: str, value: object) -> bool:
+    """``value``, if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} must be True or False, got {type(value).__name__} {value!r}")
+    return value
