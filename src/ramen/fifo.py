@@ -1,0 +1,72 @@
+"""Which slot of its queue an arriving entry takes, and which entries an image of a batch can see.
+
+Entries arrive in batches; ``queues`` names the queue of each, ``keep`` says which of them may be stored. A
+slot is numbered ``queue * capacity + place``; ``queues * capacity``, one behind the last, means "not stored".
+"""
+
+import torch
+from torch import Tensor
+
+ORDERS = ("exact", "float16")
+
+
+def arrivals(queues: Tensor, keep: Tensor, number: int) -> Tensor:
+    """``(B, number)``: how many of the batch, up to and with each entry, go to each queue."""
+    queue = torch.arange(number, device=queues.device)
+    return ((queues[:, None] == queue) & keep[:, None]).cumsum(0)
+
+
+def exact_slots(queues: Tensor, keep: Tensor, counts: Tensor, capacity: int) -> Tensor:
+    """Ring buffers: the n-th entry of a queue takes place n modulo ``capacity``. Updates ``counts``."""
+    so_far = arrivals(queues, keep, len(counts))
+    sequence = counts[queues] + so_far.gather(1, queues[:, None])[:, 0] - 1
+    counts += so_far[-1]
+    return torch.where(keep, queues * capacity + sequence % capacity, len(counts) * capacity)
+
+
+def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor, ages: Tensor) -> Tensor:
+    """The order of the published code. Updates ``counts``, here the entries held, and ``ages``.
+
+    Stream numbers are kept as float16, and a full queue replaces its smallest one only by a larger one.
+    Numbers therefore tie from 2,048 on, and from 65,520 on all are infinite: a full queue of those is frozen.
+    What one entry replaces depends on the one before it in its queue, so the batch goes in waves: first
+    the first entry of every queue, then the second of every queue, and so on.
+    """
+    capacity = ages.shape[1]
+    slots = torch.full_like(queues, len(counts) * capacity)
+    new_ages = numbers.to(torch.float16)
+    waves = torch.where(keep, arrivals(queues, keep, len(counts)).gather(1, queues[:, None])[:, 0], 0)
+    for wave in range(1, int(waves.max()) + 1):
+        entries = (waves == wave).nonzero()[:, 0]
+        queue = queues[entries]
+        full = counts[queue] == capacity
+        place = torch.where(full, ages[queue].argmin(1), counts[queue])
+        taken = ~full | (new_ages[entries] > ages[queue, place])
+        entries, queue, place = entries[taken], queue[taken], place[taken]
+        ages[queue, place] = new_ages[entries]
+        counts[queue] = (counts[queue] + 1).clamp_max(capacity)
+        slots[entries] = queue * capacity + place
+    return slots
+
+
+def visible_causally(
+    queues: Tensor, keep: Tensor, counts: Tensor, capacity: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """What each image of a batch sees, were the batch inserted one by one and each image asked at once.
+
+    Returns two masks: ``(B, queues, width)`` over the first ``width`` places of the ring buffers as they are
+    before the batch, and ``(B, queues, B)`` over the batch itself. An entry is seen from its own arrival
+    until ``capacity`` later ones have come to its queue.
+    """
+    so_far = arrivals(queues, keep, len(counts))
+    oldest_seen = counts + so_far - capacity  # (B, queues), as a sequence number of the queue
+    place = torch.arange(width, device=queues.device)
+    newest = counts[:, None] - 1
+    stored_sequence = newest - (newest - place) % capacity  # negative where the place is still empty
+    stored = (stored_sequence >= 0) & (stored_sequence >= oldest_seen[:, :, None])
+
+    own_sequence = counts[queues] + so_far.gather(1, queues[:, None])[:, 0] - 1
+    arrived = torch.ones(len(queues), len(queues), dtype=torch.bool, device=queues.device).tril()
+    in_queue = (queues == torch.arange(len(counts), device=queues.device)[:, None]) & keep
+    batch = arrived[:, None, :] & in_queue & (own_sequence >= oldest_seen[:, :, None])
+    return stored, batch

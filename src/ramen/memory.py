@@ -1,0 +1,324 @@
+"""The class-split embedding-gradient memory: insert, select, aggregate.
+
+One first-in-first-out queue for each class holds up to ``capacity`` entries: an image's embedding, its
+gradient, its entropy, a tag, and its number in the stream. The entries of all queues share one pool of rows;
+a table says which row is in which slot of which queue. So the pool is as large as the number of entries, not
+as the largest queue times the classes, and it grows with use until every queue can be full.
+
+Nothing here loops over classes, images or entries in Python, and nothing waits for a GPU, except when the
+pool may have to grow and in the order of the published code (``fifo="float16"``). Row 0 of the pool belongs
+to nobody: what must not be stored is written there, so that no shape depends on the data.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ramen import fifo as fifo_order
+from ramen.aggregate import weighted_rows
+from ramen.codecs import CODECS
+from ramen.devices import free_bytes, plain_numerics, readable_bytes
+from ramen.pool import Column, RowPool, expect
+
+_SPARE_ROW = 0
+_DISTANCE_BYTES = 256 * 2**20  # the most that is spread out at a time to compute distances
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A batch that is about to enter the memory, in stored form; ``keep`` marks what may enter."""
+
+    queues: Tensor
+    embeddings: Tensor
+    gradients: Tensor
+    scales: Tensor
+    entropies: Tensor
+    tags: Tensor
+    numbers: Tensor
+    keep: Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was retrieved, ``(queries, queues, k)`` each; where ``valid`` is False a queue had no more."""
+
+    rows: Tensor
+    valid: Tensor
+    distances: Tensor
+    entropies: Tensor
+    tags: Tensor
+    numbers: Tensor
+
+
+class Memory:
+    """``queues`` queues of ``capacity`` entries each.
+
+    Args:
+        queues: How many queues; entries name theirs by its index.
+        capacity: The most entries of one queue.
+        embedding_size: Width of an embedding.
+        gradient_size: Length of a gradient.
+        codec: How gradients are stored, a name in ``ramen.codecs.CODECS``.
+        fifo: ``"exact"``, or ``"float16"`` for the order of the published code (``ramen.fifo``).
+        device: Where embeddings lie and retrieval runs.
+        gradient_device: Where gradients lie and are summed; ``device`` if not given.
+
+    Raises:
+        MemoryError: The full memory would not fit what is free on its devices.
+    """
+
+    def __init__(
+        self,
+        queues: int,
+        capacity: int,
+        embedding_size: int,
+        gradient_size: int,
+        *,
+        codec: str = "fp16",
+        fifo: str = "exact",
+        device: torch.device | str = "cpu",
+        gradient_device: torch.device | str | None = None,
+    ) -> None:
+        self.queues = queues
+        self.capacity = capacity
+        self.codec = CODECS[codec]
+        self.fifo = fifo
+        self.device = torch.device(device)
+        self.gradient_device = self.device if gradient_device is None else torch.device(gradient_device)
+        self.columns = {
+            "embeddings": Column(self.codec.embedding_dtype, self.device, embedding_size),
+            "gradients": Column(self.codec.dtype, self.gradient_device, gradient_size),
+            "scales": Column(torch.float32, self.device),
+            "entropies": Column(torch.float32, self.device),
+            "tags": Column(torch.int64, self.device),
+            "numbers": Column(torch.int64, self.device),
+        }
+        self._check_fits()
+        self.clear()
+
+    # -- size ---------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """The most entries of all queues together."""
+        return self.queues * self.capacity
+
+    def max_bytes(self) -> dict[torch.device, int]:
+        """What the memory takes when every queue is full, for each device it lies on."""
+        index = {
+            name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in self._index_spec().items()
+        }
+        needed = {self.device: sum(index.values())}
+        for column in self.columns.values():
+            needed[column.device] = needed.get(column.device, 0) + (self.slots + 1) * column.row_bytes
+        return needed
+
+    def _index_spec(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        spec: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "table": (
+                (self.slots + 1,),
+                torch.int64,
+            ),  # the row of each slot, -1 for none; then the spare row
+            "counts": ((self.queues,), torch.int64),  # what each queue ever took ("float16": what it holds)
+            "used": ((), torch.int64),  # rows in use
+        }
+        if self.fifo == "float16":
+            spec["ages"] = ((self.queues, self.capacity), torch.float16)
+        return spec
+
+    def allocated_bytes(self) -> int:
+        """What the memory takes now."""
+        return self._pool.bytes() + sum(t.numel() * t.element_size() for t in self._index.values())
+
+    def _check_fits(self) -> None:
+        for device, needed in self.max_bytes().items():
+            free = free_bytes(device)
+            if free is not None and needed > free:
+                raise MemoryError(
+                    f"a memory of {self.queues} queues of capacity={self.capacity} can grow to "
+                    f"{readable_bytes(needed)} on {device}, where {readable_bytes(free)} are free: lower "
+                    "capacity, choose a smaller codec, or place the gradients elsewhere"
+                )
+
+    def __len__(self) -> int:
+        return int(self._index["used"]) - 1
+
+    # -- content ------------------------------------------------------------------------------------
+
+    @plain_numerics()
+    def clear(self) -> None:
+        """Forget everything and give the rows back."""
+        self.seen = 0  # images offered so far, stored or not
+        self._rows = 1  # rows that may be in use; exact on the CPU, an upper bound elsewhere
+        self._pool = RowPool(self.columns, self.slots + 1)
+        self._index = {
+            name: torch.zeros(shape, dtype=dtype, device=self.device)
+            for name, (shape, dtype) in self._index_spec().items()
+        }
+        self._index["used"] += 1  # the spare row
+        self._index["table"].fill_(-1)[-1] = _SPARE_ROW
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all content; ``restore`` takes them back."""
+        index = {name: tensor.clone() for name, tensor in self._index.items()}
+        return {**self._pool.state(int(index["used"])), **index, "seen": torch.tensor(self.seen)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take over the content that ``state`` gave; nothing changes if it does not fit."""
+        expected = {*self.columns, *self._index, "seen"}
+        if state.keys() != expected:
+            raise ValueError(f"the memory's state must hold {sorted(expected)}, got {sorted(state)}")
+        for name, like in self._index.items():
+            expect(name, state[name], like.dtype, tuple(like.shape))
+        rows = int(state["used"])
+        self._pool = self._pool.restored(state, rows)
+        self._index = {name: state[name].to(self.device, copy=True) for name in self._index}
+        self._rows = rows
+        self.seen = int(state["seen"])
+
+    # -- insertion ----------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        queues: Tensor,
+        embeddings: Tensor,
+        gradients: Tensor,
+        entropies: Tensor,
+        tags: Tensor | None = None,
+        keep: Tensor | None = None,
+    ) -> Staged:
+        """Bring a batch into stored form. What holds a non-finite number is not kept."""
+        finite = gradients.isfinite().all(1) & embeddings.isfinite().all(1) & entropies.isfinite()
+        keep = finite if keep is None else finite & keep
+        tags = torch.full_like(queues, -1) if tags is None else tags
+        # zeros in place of what is not kept: the spare row must stay harmless in sums
+        stored, scales = self.codec.encode(torch.where(keep[:, None], gradients, 0))
+        return Staged(
+            queues=queues.to(self.device),
+            embeddings=torch.where(keep[:, None], embeddings, 0).to(self.device, self.codec.embedding_dtype),
+            gradients=stored.to(self.gradient_device),
+            scales=scales.to(self.device),
+            entropies=torch.where(keep, entropies, 0).to(self.device, torch.float32),
+            tags=tags.to(self.device, torch.int64),
+            numbers=torch.arange(self.seen, self.seen + len(queues), device=self.device),
+            keep=keep.to(self.device),
+        )
+
+    def insert(self, staged: Staged) -> None:
+        """Put a staged batch into the queues, in its order; the oldest of a full queue make room."""
+        batch = len(staged.queues)
+        self._reserve(batch)
+        slots = self._assign_slots(staged)
+
+        # Of several images that go through one slot within this batch, only the last one stays.
+        position = torch.arange(batch, device=self.device)
+        last = torch.full((self.slots + 1,), -1, device=self.device).scatter_reduce(
+            0, slots, position, "amax"
+        )
+        source = last[slots]
+
+        table, used = self._index["table"], self._index["used"]
+        opens_row = (source == position) & (table[slots] < 0)
+        new_rows = torch.where(opens_row, used + opens_row.cumsum(0) - 1, -1)
+        table.scatter_reduce_(0, slots, new_rows, "amax")
+        used += opens_row.sum()
+
+        rows = table[slots]
+        for name, column in self.columns.items():
+            values: Tensor = getattr(staged, name)
+            self._pool.write(rows.to(column.device), name, values[source.to(column.device)])
+        self.seen += batch
+        self._rows = int(used) if self.device.type == "cpu" else min(self.slots + 1, self._rows + batch)
+
+    def _assign_slots(self, staged: Staged) -> Tensor:
+        counts = self._index["counts"]
+        if self.fifo == "exact":
+            return fifo_order.exact_slots(staged.queues, staged.keep, counts, self.capacity)
+        ages = self._index["ages"]
+        return fifo_order.float16_slots(staged.queues, staged.keep, staged.numbers, counts, ages)
+
+    def _reserve(self, batch: int) -> None:
+        """Make sure that the pool has rows for ``batch`` more entries."""
+        if min(self._pool.limit, self._rows + batch) <= self._pool.allocated:
+            return
+        self._rows = int(self._index["used"])  # the bound may be loose: look before growing
+        needed = min(self._pool.limit, self._rows + batch)
+        if needed > self._pool.allocated:
+            self._pool.reserve(needed)
+
+    # -- retrieval ----------------------------------------------------------------------------------
+
+    def select(
+        self,
+        queries: Tensor,
+        topk: int,
+        *,
+        staged: Staged | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Selection:
+        """The ``topk`` entries of every queue that are most similar to each query.
+
+        Args:
+            queries: Embeddings ``(B, d)``, fp32.
+            topk: How many of each queue; fewer where a queue has fewer.
+            staged: The batch of the queries themselves, not inserted yet: then each query sees itself and
+                what came before it, as if the images had arrived one by one.
+            generator: Choose uniformly at random with it instead of by similarity.
+        """
+        queries = queries.to(self.device, torch.float32)
+        rows, visible = self._candidates(staged, len(queries))
+        if generator is None:
+            embeddings = self._column("embeddings", staged).float()
+            scores = (queries @ embeddings.T)[:, rows.clamp_min(_SPARE_ROW)]
+        else:
+            scores = torch.rand(visible.shape, generator=generator, device=self.device)
+        best = scores.masked_fill(~visible, -torch.inf).topk(min(topk, rows.shape[1]), dim=2)
+        valid = best.values > -torch.inf
+        chosen = rows.expand(len(queries), -1, -1).gather(2, best.indices)
+        chosen = torch.where(valid, chosen, _SPARE_ROW)
+        columns = {n: self._column(n, staged)[chosen] for n in ("entropies", "tags", "numbers")}
+        return Selection(chosen, valid, self._distances(queries, chosen, staged), **columns)
+
+    def _candidates(self, staged: Staged | None, queries: int) -> tuple[Tensor, Tensor]:
+        """Rows ``(queues, width)`` that may be chosen, and which query sees them."""
+        counts = self._index["counts"]
+        fullest = int(counts.max()) if self.device.type == "cpu" else self.seen
+        width = max(1, min(self.capacity, fullest))
+        rows = self._index["table"][:-1].view(self.queues, self.capacity)[:, :width]
+        if staged is None:
+            return rows, (rows >= 0).expand(queries, -1, -1)
+        own_rows = self._rows + torch.arange(queries, device=self.device).expand(self.queues, -1)
+        masks = fifo_order.visible_causally(staged.queues, staged.keep, counts, self.capacity, width)
+        return torch.cat([rows, own_rows], 1), torch.cat(masks, 2)
+
+    def _column(self, name: str, staged: Staged | None) -> Tensor:
+        """A column of the pool; behind it, as further rows, the staged batch's."""
+        column = self._pool[name][: self._rows]
+        return column if staged is None else torch.cat([column, getattr(staged, name)])
+
+    def _distances(self, queries: Tensor, rows: Tensor, staged: Staged | None) -> Tensor:
+        """Euclidean distances, from differences: products would leave no digit of a distance near zero."""
+        embeddings = self._column("embeddings", staged)
+        slab = max(1, _DISTANCE_BYTES // (4 * rows[0].numel() * queries.shape[1]))
+        parts = [
+            (query[:, None, None, :] - embeddings[chosen]).norm(dim=-1)
+            for query, chosen in zip(queries.split(slab), rows.split(slab), strict=True)
+        ]
+        return torch.cat(parts)
+
+    def aggregate(self, selection: Selection, weights: Tensor, *, staged: Staged | None = None) -> Tensor:
+        """The weighted sum of the selected gradients, ``(B, G)`` in fp32 on the memory's device."""
+        rows = selection.rows.flatten(1)
+        weights = torch.where(selection.valid, weights, 0).flatten(1) * self._column("scales", staged)[rows]
+        rows, weights = rows.to(self.gradient_device), weights.to(self.gradient_device)
+        pool = self._pool["gradients"][: self._rows]
+        if staged is None:
+            return weighted_rows(pool, rows, weights).to(self.device)
+        own = rows >= self._rows
+        stored = weighted_rows(pool, rows.masked_fill(own, _SPARE_ROW), weights.masked_fill(own, 0))
+        own_rows = (rows - self._rows).masked_fill(~own, 0)
+        return (stored + weighted_rows(staged.gradients, own_rows, weights.masked_fill(~own, 0))).to(
+            self.device
+        )

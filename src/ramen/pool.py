@@ -1,0 +1,97 @@
+"""A table of rows that grows with use: one tensor a column, each on its own device."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Column:
+    """Type, place and width of one column; width 0 is one number a row."""
+
+    dtype: torch.dtype
+    device: torch.device
+    width: int = 0
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return (self.width,) if self.width else ()
+
+    @property
+    def row_bytes(self) -> int:
+        """What one row takes."""
+        return max(1, self.width) * self.dtype.itemsize
+
+
+class RowPool:
+    """Up to ``limit`` rows of the given ``columns``; starts with one row of zeros."""
+
+    def __init__(self, columns: dict[str, Column], limit: int) -> None:
+        self.columns = columns
+        self.limit = limit
+        self._tensors = {
+            name: torch.zeros((1, *column.row_shape), dtype=column.dtype, device=column.device)
+            for name, column in columns.items()
+        }
+
+    @property
+    def allocated(self) -> int:
+        """Rows that there is room for now."""
+        return len(next(iter(self._tensors.values())))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def write(self, rows: Tensor, name: str, values: Tensor) -> None:
+        """Overwrite ``rows`` of one column."""
+        self._tensors[name][rows] = values
+
+    def reserve(self, rows: int) -> None:
+        """Make room for ``rows`` rows."""
+        # Halves, quarters, ... of the limit: when the pool reaches it, the old rows are at most half of it.
+        size = self.limit
+        while size // 2 >= rows:
+            size //= 2
+        for name in self._tensors:
+            self._grow(name, size)
+
+    def _grow(self, name: str, rows: int) -> None:
+        column, old = self.columns[name], self._tensors[name]
+        shape = (rows, *column.row_shape)
+        try:
+            new = torch.empty(shape, dtype=column.dtype, device=column.device)
+        except torch.OutOfMemoryError:  # no room for both on the device: the old rows wait in host memory
+            old = self._tensors[name] = old.cpu()
+            torch.cuda.empty_cache()
+            new = torch.empty(shape, dtype=column.dtype, device=column.device)
+        new[: len(old)] = old
+        if column.device.type != "cpu":
+            new[len(old) :] = 0  # a dense product reads rows that are not yet in use
+        self._tensors[name] = new
+
+    def state(self, rows: int) -> dict[str, Tensor]:
+        """Copies of the first ``rows`` rows."""
+        return {name: tensor[:rows].clone() for name, tensor in self._tensors.items()}
+
+    def restored(self, state: dict[str, Tensor], rows: int) -> "RowPool":
+        """A pool like this one that holds ``rows`` rows of ``state``."""
+        for name, column in self.columns.items():
+            expect(name, state[name], column.dtype, (rows, *column.row_shape))
+        pool = RowPool(self.columns, self.limit)
+        pool._tensors = {n: state[n].to(column.device, copy=True) for n, column in self.columns.items()}
+        return pool
+
+    def bytes(self) -> int:
+        """What the pool takes now."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
+
+
+def expect(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless a saved tensor has this type and shape."""
+    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        raise ValueError(
+            f"{name} in the state must be {dtype} of shape {shape}, "
+            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
