@@ -1,0 +1,248 @@
+"""The zero-shot classifier that every method starts from."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ramen import prompts
+from ramen.affine import AffineEncoder
+from ramen.checks import number
+from ramen.devices import parse_device, parse_dtype
+from ramen.loading import TextEncoder, load_open_clip, text_encoder
+from ramen.preprocess import Picture, Preprocess
+
+
+class ZeroShotClassifier:
+    """Image encoder, class embeddings, logit scale and preprocessing; it never changes.
+
+    Args:
+        encoder: Any image encoder with norm layers, ``(B, 3, H, W)`` to ``(B, d)``; or an ``AffineEncoder``.
+        class_embeddings: ``(C, d)``, or ``(C, templates, d)`` for methods that want each template.
+        logit_scale: Logits are this times the cosine similarity.
+        classes: Names; "0", "1", ... if not given.
+        templates: The templates behind ``class_embeddings``, a name or the strings, where it is known.
+        preprocess: What ``clf.preprocess`` does.
+        encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
+        device: Where to compute; the encoder's own device if not given.
+        dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
+
+    Attributes:
+        class_embeddings: One unit vector a class, ``(C, d)``.
+        template_embeddings: One unit vector a class and template, ``(C, templates, d)``, or None.
+        encoder: The ``AffineEncoder``.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module | AffineEncoder,
+        class_embeddings: Tensor,
+        logit_scale: float = 100.0,
+        *,
+        classes: Sequence[str] | None = None,
+        templates: str | Sequence[str] | None = None,
+        preprocess: Preprocess | None = None,
+        encode_text: TextEncoder | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+    ) -> None:
+        self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
+        _check_embeddings(class_embeddings)
+        count = len(class_embeddings)
+        self.classes = tuple(map(str, range(count))) if classes is None else prompts.check_classes(classes)
+        if len(self.classes) != count:
+            raise ValueError(
+                f"classes must name the {count} rows of class_embeddings, got {len(self.classes)}"
+            )
+        self.templates = None if templates is None else prompts.check_templates(templates)
+        if self.templates and class_embeddings.ndim == 3 and len(self.templates) != class_embeddings.shape[1]:
+            raise ValueError(
+                f"templates must name the {class_embeddings.shape[1]} templates of class_embeddings, "
+                f"got {len(self.templates)}"
+            )
+        self._preprocess = preprocess
+        self.encode_text = encode_text
+        self.encoder = _wrap(encoder, preprocess, device, dtype)
+
+        vectors = class_embeddings.detach().to(self.device, torch.promote_types(self.dtype, torch.float32))
+        self.template_embeddings = F.normalize(vectors, dim=-1) if vectors.ndim == 3 else None
+        self.class_embeddings = (
+            F.normalize(vectors, dim=-1) if vectors.ndim == 2 else prompts.average_templates(vectors)
+        )
+        self._check_width()
+        self._fingerprint: dict[str, Any] | None = None
+
+    # -- what it knows ------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.encoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the encoder's weights."""
+        return self.encoder.dtype
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
+
+    def __repr__(self) -> str:
+        return (
+            f"ZeroShotClassifier({self.num_classes} classes, {len(self.encoder.base):,} affine parameters, "
+            f"logit_scale={self.logit_scale:g}, device={self.device}, dtype={self.dtype})"
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies it: hashes of the weights and class embeddings, class names, logit scale."""
+        if self._fingerprint is None:
+            self._fingerprint = {
+                "classes": list(self.classes),
+                "encoder": _hash(self.encoder.weights()),
+                "class_embeddings": _hash({"class_embeddings": self.class_embeddings}),
+                "logit_scale": self.logit_scale,
+            }
+        return self._fingerprint
+
+    # -- what it computes ---------------------------------------------------------------------------
+
+    def preprocess(self, images: Picture | Sequence[Picture]) -> Tensor:
+        """PIL images, paths or uint8 tensors as the float tensor that the encoder takes."""
+        if self._preprocess is None:
+            raise ValueError(
+                "this classifier was built without preprocessing: pass preprocess=ramen.Preprocess(size=...) "
+                "to ZeroShotClassifier, or preprocess the images yourself"
+            )
+        return self._preprocess(images)
+
+    def check_images(self, images: object) -> Tensor:
+        """``images``, if it is a batch of preprocessed images."""
+        if not isinstance(images, Tensor):
+            raise TypeError(f"images must be a tensor, got {type(images).__name__}; clf.preprocess makes one")
+        size = ("H", "W") if self._preprocess is None else self._preprocess.size
+        expected = f"a float tensor of shape (B, 3, {size[0]}, {size[1]})"
+        came = f"{images.dtype} of shape {tuple(images.shape)}"
+        if not images.is_floating_point():
+            raise ValueError(
+                f"images must be {expected}, got {came}; clf.preprocess makes one of uint8 images"
+            )
+        wrong_size = self._preprocess is not None and tuple(images.shape[2:]) != self._preprocess.size
+        if images.ndim != 4 or images.shape[1] != 3 or wrong_size:
+            raise ValueError(f"images must be {expected}, got {came}")
+        if len(images) == 0:
+            raise ValueError("images must hold at least one image, got an empty batch")
+        return images
+
+    def encode(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
+        """Unit embeddings ``(B, d)`` with the given norm parameters; see ``AffineEncoder``."""
+        embeddings = self.encoder(images, affine)
+        self._check_width()
+        return embeddings
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Logits ``(B, C)`` of unit embeddings."""
+        return self.logit_scale * embeddings @ self.class_embeddings.T
+
+    def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
+        """The gradient of ``loss`` with respect to ``affine``; see ``AffineEncoder.gradient``."""
+        return self.encoder.gradient(loss, affine)
+
+    def _check_width(self) -> None:
+        width, expected = self.class_embeddings.shape[-1], self.encoder.embed_dim
+        if expected is not None and width != expected:
+            raise ValueError(
+                f"class_embeddings must have the encoder's width {expected}, got {width} "
+                f"(shape {tuple(self.class_embeddings.shape)})"
+            )
+
+    # -- open_clip ----------------------------------------------------------------------------------
+
+    @classmethod
+    def from_open_clip(
+        cls,
+        model: str,
+        pretrained: str | os.PathLike[str] | None,
+        classes: Sequence[str],
+        templates: str | Sequence[str] = prompts.ENSEMBLE,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype = "float32",
+        *,
+        logit_scale: float | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> "ZeroShotClassifier":
+        """Load a model of open_clip and embed the classes with its text tower.
+
+        Args:
+            model: An architecture name of open_clip, ``hf-hub:...`` or ``local-dir:...``.
+            pretrained: A tag of open_clip, a checkpoint file, or None for random weights.
+            classes: Class names.
+            templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
+            device: Where to compute.
+            dtype: Type of the image encoder's weights, norm layers excepted; the text tower stays in fp32.
+            logit_scale: The model's own if not given.
+            cache_dir: Where open_clip keeps what it downloads.
+        """
+        names, templates = prompts.check_classes(classes), prompts.check_templates(templates)
+        device, dtype = parse_device(device), parse_dtype(dtype)
+        clip = load_open_clip(model, pretrained, cache_dir)
+        image_tower = clip.visual
+        encoder = AffineEncoder(image_tower, device=device, dtype=dtype)
+        preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
+        clip.visual = None  # the rest of the model is the text tower
+        encode_text = text_encoder(clip.to(device), model, cache_dir)
+        return cls(
+            encoder,
+            prompts.embed_classes(encode_text, names, templates),
+            clip.logit_scale.exp().item() if logit_scale is None else logit_scale,
+            classes=names,
+            templates=templates,
+            preprocess=preprocess,
+            encode_text=encode_text,
+        )
+
+
+def _wrap(
+    encoder: nn.Module | AffineEncoder,
+    preprocess: Preprocess | None,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
+) -> AffineEncoder:
+    if isinstance(encoder, AffineEncoder):
+        if device is not None or dtype is not None:
+            raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
+        return encoder
+    example = None if preprocess is None else torch.zeros(1, 3, *preprocess.size)
+    return AffineEncoder(encoder, example=example, device=device, dtype=dtype)
+
+
+def _check_embeddings(embeddings: object) -> None:
+    if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
+        came = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise TypeError(f"class_embeddings must be a float tensor, got {came}")
+    if embeddings.ndim not in (2, 3) or 0 in embeddings.shape:
+        raise ValueError(
+            "class_embeddings must have shape (classes, width) or (classes, templates, width), "
+            f"got {tuple(embeddings.shape)}"
+        )
+    bad = ~embeddings.isfinite().all(-1) | (embeddings.float().norm(dim=-1) == 0)
+    if bad.any():
+        first = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"class_embeddings must be finite and not zero, got a vector at {first} that is not so"
+        )
+
+
+def _hash(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
