@@ -1,0 +1,68 @@
+"""No adaptation: the zero-shot classifier with a single template.
+
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
+"""
+
+from torch import Tensor
+
+from ramen import prompts
+from ramen.classifier import ZeroShotClassifier
+from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.registry import register
+
+
+@register(
+    MethodInfo(
+        name="clip",
+        title="CLIP with a single template",
+        venue="ICML 2021",
+        paper="https://arxiv.org/abs/2103.00020",
+        updates="nothing",
+        predicts_with="the one forward pass",
+        batch_dependent=False,
+        forwards=1,
+        backwards=0,
+        notes=(
+            "zero_shot_logits are those of the classifier's own class embeddings, as for every method",
+            "a classifier given one embedding a class and no text encoder predicts with that one",
+        ),
+    )
+)
+class Clip(Method):
+    """Zero-shot classification with one prompt a class.
+
+    Args:
+        classifier: Must know its templates or have a text encoder, unless it has one embedding a class.
+        template: The prompt.
+        seed: Has no effect.
+    """
+
+    def __init__(
+        self, classifier: ZeroShotClassifier, template: str = prompts.SINGLE[0], *, seed: int = 0
+    ) -> None:
+        super().__init__(classifier, seed=seed)
+        (self.template,) = prompts.check_templates([template])
+        self._embeddings = _single_template(classifier, self.template)
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """One forward pass, compared with the single template's embeddings."""
+        embeddings = self.classifier.encode(images)
+        logits = self.classifier.logit_scale * embeddings @ self._embeddings.T
+        return Answer(logits, self.classifier.logits(embeddings), usable)
+
+
+def _single_template(classifier: ZeroShotClassifier, template: str) -> Tensor:
+    known = classifier.templates or ()
+    if template in known and classifier.template_embeddings is not None:
+        return classifier.template_embeddings[:, known.index(template)]
+    if classifier.encode_text is not None:
+        texts = prompts.embed_classes(classifier.encode_text, classifier.classes, [template])[:, 0]
+        return texts.to(classifier.class_embeddings)
+    if classifier.template_embeddings is None:
+        return classifier.class_embeddings
+    if classifier.template_embeddings.shape[1] == 1:
+        return classifier.template_embeddings[:, 0]
+    raise ValueError(
+        f"method 'clip' needs the embeddings of template {template!r}: give the ZeroShotClassifier the names "
+        "of its templates (templates=...), a text encoder (encode_text=...), or one embedding a class"
+    )

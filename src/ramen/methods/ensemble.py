@@ -1,0 +1,31 @@
+"""No adaptation: the zero-shot classifier, with the average of its templates.
+
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
+"""
+
+from torch import Tensor
+
+from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.registry import register
+
+
+@register(
+    MethodInfo(
+        name="ensemble",
+        title="CLIP with the classifier's own class embeddings, by default seven templates averaged",
+        venue="ICML 2021",
+        paper="https://arxiv.org/abs/2103.00020",
+        updates="nothing",
+        predicts_with="the one forward pass",
+        batch_dependent=False,
+        forwards=1,
+        backwards=0,
+    )
+)
+class Ensemble(Method):
+    """The zero-shot classifier as it stands."""
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """One forward pass."""
+        logits = self.classifier.logits(self.classifier.encode(images))
+        return Answer(logits, logits, usable)

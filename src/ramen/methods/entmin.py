@@ -1,0 +1,56 @@
+"""EntMin: entropy minimisation on the current batch alone, the Ramen paper's "without Ramen".
+
+Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with Active Sample Selection",
+CVPR 2026.
+"""
+
+import torch
+from torch import Tensor
+
+from ramen import checks
+from ramen.affine import sign_step
+from ramen.classifier import ZeroShotClassifier
+from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.registry import register
+from ramen.objectives import mean_entropy
+
+
+@register(
+    MethodInfo(
+        name="entmin",
+        title="Entropy minimisation on each batch, from the pretrained weights",
+        venue="CVPR 2026",
+        paper="https://arxiv.org/abs/2604.21728",
+        updates="weight and bias of all norm layers, for one batch; then the pretrained ones again",
+        predicts_with="a second forward pass after the update",
+        batch_dependent=True,
+        forwards=2,
+        backwards=1,
+        notes=(
+            "the paper names but does not define it; learning rates, run time and memory use that it "
+            "reports fit this definition and not an online one",
+        ),
+    )
+)
+class EntMin(Method):
+    """One entropy step on the batch, then predict the batch with it.
+
+    Args:
+        classifier: What it adapts.
+        lr: Step size.
+        seed: Has no effect.
+    """
+
+    def __init__(self, classifier: ZeroShotClassifier, lr: float = 1e-2, *, seed: int = 0) -> None:
+        super().__init__(classifier, seed=seed)
+        self.lr = checks.number("lr", lr, 0)
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """Step from the pretrained weights, predict, forget."""
+        clf = self.classifier
+        with torch.enable_grad():
+            affine = clf.encoder.base.clone().requires_grad_()
+            zero_shot = clf.logits(clf.encode(images, affine))
+            gradient = clf.gradient(mean_entropy(zero_shot, usable), affine)
+        adapted = sign_step(affine.detach(), gradient, self.lr)
+        return Answer(clf.logits(clf.encode(images, adapted)), zero_shot.detach(), usable)

@@ -1,0 +1,189 @@
+"""Ramen: for every image, one signed step along the cached gradients of past images that look like it.
+
+Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with Active Sample Selection",
+CVPR 2026.
+"""
+
+import torch
+from torch import Tensor
+
+from ramen import checks
+from ramen import fifo as fifo_order
+from ramen.affine import sign_step
+from ramen.classifier import ZeroShotClassifier
+from ramen.codecs import CODECS
+from ramen.memory import Memory, Selection
+from ramen.methods.base import Answer, Method, MethodInfo, Support
+from ramen.methods.registry import register
+from ramen.objectives import entropy
+
+VISIBILITIES = ("batch", "causal")
+PLACEMENTS = ("encoder", "cpu", "split")
+
+
+@register(
+    MethodInfo(
+        name="ramen",
+        title="Ramen: robust test-time adaptation with active sample selection",
+        venue="CVPR 2026",
+        paper="https://arxiv.org/abs/2604.21728",
+        updates="weight and bias of all norm layers, for each image its own; then the pretrained ones again",
+        predicts_with="a second forward pass after the update",
+        batch_dependent=True,
+        forwards=2,
+        backwards=1,
+        notes=(
+            "batch mates enter the memory before an image is answered; with visibility='causal' only those "
+            "before it do, and answers do not depend on the batch size",
+            "queues are exact; the published code keeps their order in float16 (fifo='float16')",
+            "similarities and sums are in fp32, and the fp16 store has a scale for each gradient",
+        ),
+    )
+)
+class Ramen(Method):
+    """Retrieve similar images, balanced over predicted classes, and step along their gradients.
+
+    Args:
+        classifier: What it adapts.
+        capacity: K, the most entries of a class. The paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C),
+            75 (ImageNet-C), 300 (DomainNet).
+        topk: k, how many are retrieved of each class; likewise 50, 5, 1, 10.
+        beta: How fast an entry's weight falls with its distance; likewise 5, 5, 0, 5.
+        lr: Size of the signed step.
+        entropy_weight: Weight entries by exp(-entropy).
+        similarity_weight: Weight entries by exp(-beta * distance).
+        balance: Prediction balance; without it one queue of C*K entries, of which C*k are retrieved.
+        consistency: Domain consistency; without it random entries, regardless of distance.
+        fifo: "exact", or "float16" for the order of the published code.
+        visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
+            and what came before it.
+        codec: How gradients are stored, "fp16" or "fp32".
+        placement: Where the memory lies: with the "encoder", on the "cpu", or "split": embeddings with the
+            encoder and gradients on the CPU.
+        seed: Decides what is drawn where ``consistency`` is off.
+    """
+
+    state_parameters = ("capacity", "balance", "fifo", "codec")
+    retrieves = True
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        capacity: int = 750,
+        topk: int = 5,
+        beta: float = 5.0,
+        lr: float = 1e-2,
+        *,
+        entropy_weight: bool = True,
+        similarity_weight: bool = True,
+        balance: bool = True,
+        consistency: bool = True,
+        fifo: str = "exact",
+        visibility: str = "batch",
+        codec: str = "fp16",
+        placement: str = "encoder",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(classifier, seed=seed)
+        self.capacity = checks.integer("capacity", capacity, 1)
+        self.topk = checks.integer("topk", topk, 1, self.capacity, at_most="capacity")
+        self.beta = checks.number("beta", beta, 0)
+        self.lr = checks.number("lr", lr, 0)
+        self.entropy_weight = checks.flag("entropy_weight", entropy_weight)
+        self.similarity_weight = checks.flag("similarity_weight", similarity_weight)
+        self.balance = checks.flag("balance", balance)
+        self.consistency = checks.flag("consistency", consistency)
+        self.fifo = checks.choice("fifo", fifo, fifo_order.ORDERS)
+        self.visibility = checks.choice("visibility", visibility, VISIBILITIES)
+        self.codec = checks.choice("codec", codec, CODECS)
+        self.placement = checks.choice("placement", placement, PLACEMENTS)
+        if self.fifo == "float16" and self.visibility == "causal":
+            raise ValueError(
+                "fifo='float16' is the order of the published code, which has visibility='batch'"
+            )
+        classes = classifier.num_classes
+        self._queues, self._of_each = (classes, 1) if self.balance else (1, classes)
+        self.memory = Memory(
+            self._queues,
+            self.capacity * self._of_each,
+            classifier.class_embeddings.shape[1],
+            len(classifier.encoder.base),
+            codec=self.codec,
+            fifo=self.fifo,
+            device="cpu" if self.placement == "cpu" else classifier.device,
+            gradient_device="cpu" if self.placement == "split" else None,
+        )
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """The five steps of the paper, for a batch at once."""
+        clf, base = self.classifier, self.classifier.encoder.base
+
+        # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
+        with torch.enable_grad():
+            affine = base.expand(len(images), -1).detach().requires_grad_()
+            embeddings = clf.encode(images, affine)
+            zero_shot = clf.logits(embeddings)
+            entropies = entropy(zero_shot)
+            gradients = clf.gradient(entropies.sum(), affine)
+        embeddings, zero_shot, entropies = embeddings.detach(), zero_shot.detach(), entropies.detach()
+        pseudo_labels = zero_shot.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
+
+        # 2. and 3. Update the memory, retrieve each image's support set from it.
+        batch = self.memory.stage(pseudo_labels, embeddings, gradients, entropies, tags, usable)
+        staged = batch if self.visibility == "causal" else None
+        if staged is None:
+            self.memory.insert(batch)
+        support = self.memory.select(
+            embeddings,
+            self.topk * self._of_each,
+            staged=staged,
+            generator=None if self.consistency else self.generator(),
+        )
+
+        # 4. Aggregate the cached gradients and step from the pretrained weights.
+        weights = self._weights(support)
+        gradient = self.memory.aggregate(support, weights, staged=staged).to(base.device)
+        if staged is not None:
+            self.memory.insert(staged)
+        adapted = sign_step(base, gradient, self.lr)
+
+        # 5. Predict with each image's own weights; the pretrained ones were never touched.
+        logits = clf.logits(clf.encode(images, adapted))
+        entries = _as_support(support, weights) if want_support else None
+        return Answer(logits, zero_shot, batch.keep.to(base.device), entries)
+
+    def _weights(self, support: Selection) -> Tensor:
+        log_weights = torch.zeros_like(support.distances)
+        if self.entropy_weight:
+            log_weights = log_weights - support.entropies
+        if self.similarity_weight and self.consistency:
+            log_weights = log_weights - self.beta * support.distances
+        return torch.where(support.valid, log_weights.exp(), 0)
+
+    def clear(self) -> None:
+        """Empty the memory."""
+        self.memory.clear()
+
+    def content(self) -> dict[str, Tensor]:
+        """The memory."""
+        return self.memory.state()
+
+    def restore(self, content: dict[str, Tensor]) -> None:
+        """Take over the memory."""
+        self.memory.restore(content)
+
+    def memory_bytes(self) -> int:
+        """What the memory takes once every queue is full."""
+        return sum(self.memory.max_bytes().values())
+
+
+def _as_support(selection: Selection, weights: Tensor) -> Support:
+    queues = torch.arange(selection.rows.shape[1], device=weights.device)[None, :, None]
+    return Support(
+        numbers=selection.numbers.flatten(1),
+        tags=selection.tags.flatten(1),
+        queues=queues.expand_as(selection.rows).flatten(1),
+        distances=selection.distances.flatten(1),
+        weights=weights.flatten(1),
+        valid=selection.valid.flatten(1),
+    )

@@ -1,0 +1,77 @@
+"""Tent: entropy minimisation of the norm layers, online.
+
+Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021.
+"""
+
+import torch
+from torch import Tensor
+
+from ramen import checks
+from ramen.affine import sign_step
+from ramen.classifier import ZeroShotClassifier
+from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.registry import register
+from ramen.objectives import mean_entropy
+from ramen.pool import expect
+
+
+@register(
+    MethodInfo(
+        name="tent",
+        title="Tent: fully test-time adaptation by entropy minimisation",
+        venue="ICLR 2021",
+        paper="https://arxiv.org/abs/2006.10726",
+        updates="weight and bias of all norm layers, online: never reset within a stream",
+        predicts_with="the forward pass before the update",
+        batch_dependent=False,
+        forwards=1,
+        backwards=1,
+        notes=(
+            "SignSGD and one step a batch, as in the Ramen paper; Tent's own code uses SGD or Adam",
+            "BatchNorm keeps its running statistics, as in Ramen's code; Tent's own uses the batch's",
+            "an image's answer depends on the batches before its own, and so on how the stream is cut",
+        ),
+    )
+)
+class Tent(Method):
+    """One entropy step a batch on weights that all later batches share.
+
+    Args:
+        classifier: What it adapts.
+        lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 1e-6 (DomainNet).
+        seed: Has no effect.
+    """
+
+    def __init__(self, classifier: ZeroShotClassifier, lr: float = 2e-5, *, seed: int = 0) -> None:
+        super().__init__(classifier, seed=seed)
+        self.lr = checks.number("lr", lr, 0)
+        self._affine = classifier.encoder.base
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """Predict with the weights so far, then take one step."""
+        with torch.enable_grad():
+            affine = self._affine.detach().requires_grad_()
+            logits = self.classifier.logits(self.classifier.encode(images, affine))
+            gradient = self.classifier.gradient(mean_entropy(logits, usable), affine)
+        self._affine = sign_step(affine, gradient, self.lr).detach()
+        return Answer(logits.detach(), lambda: self.classifier.logits(self.classifier.encode(images)), usable)
+
+    def clear(self) -> None:
+        """Back to the pretrained weights."""
+        self._affine = self.classifier.encoder.base
+
+    def content(self) -> dict[str, Tensor]:
+        """The weights."""
+        return {"affine": self._affine.clone()}
+
+    def restore(self, content: dict[str, Tensor]) -> None:
+        """Take over the weights."""
+        if content.keys() != {"affine"}:
+            raise ValueError(f"tent's state must hold affine, got {sorted(content)}")
+        base = self.classifier.encoder.base
+        expect("affine", content["affine"], base.dtype, tuple(base.shape))
+        self._affine = content["affine"].to(base.device, copy=True)
+
+    def memory_bytes(self) -> int:
+        """One vector of norm parameters."""
+        return self._affine.numel() * self._affine.element_size()
