@@ -1,0 +1,79 @@
+"""Shared fixtures; each worker of the test run computes on one thread, so that workers do not fight."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+import ramen
+from ramen import testing
+
+TESTBED = Path(__file__).resolve().parents[2] / "shared" / "testbed"
+
+
+def load_benchmark(name: str) -> ModuleType:
+    """A script of ``benchmarks/`` as a module."""
+    path = Path(__file__).resolve().parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+        if item.get_closest_marker("testbed") and not TESTBED.is_dir():
+            item.add_marker(
+                pytest.mark.skip(reason="the measuring model and stream are not beside the checkout")
+            )
+
+
+@pytest.fixture(params=["vit", "resnet"])
+def tower_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def classifier(tower_kind: str) -> ramen.ZeroShotClassifier:
+    return testing.small_classifier(tower_kind)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a small CLIP that open_clip can build: ViT image tower and a real text tower."""
+    return add_tiny_model(
+        tmp_path_factory, "tiny-vit", {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
+    )
+
+
+def add_tiny_model(
+    tmp_path_factory: pytest.TempPathFactory, name: str, vision: dict[str, object], **extra: object
+) -> str:
+    import open_clip
+
+    config = {
+        "embed_dim": 16,
+        "vision_cfg": {"image_size": 32, **vision},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
+        **extra,
+    }
+    path = tmp_path_factory.mktemp("configs") / f"{name}.json"
+    path.write_text(json.dumps(config))
+    open_clip.add_model_config(path)
+    return name

@@ -1,0 +1,187 @@
+"""Every registered method through the contract, and the contract against methods that break it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import ramen
+from ramen import testing
+from ramen.methods import registry
+
+SETTINGS = [
+    *((name, {}) for name in ramen.list_methods()),
+    ("ramen", {"capacity": 2, "topk": 2}),
+    ("ramen", {"visibility": "causal", "capacity": 3, "topk": 1}),
+    ("ramen", {"balance": False, "capacity": 3, "topk": 2}),
+    ("ramen", {"consistency": False, "capacity": 4, "topk": 2}),
+    ("ramen", {"fifo": "float16", "capacity": 2, "topk": 1}),
+    ("ramen", {"placement": "cpu", "codec": "fp32"}),
+    ("ramen", {"placement": "split", "entropy_weight": False, "similarity_weight": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), SETTINGS, ids=lambda value: str(value))
+def test_contract(name: str, parameters: dict, tower_kind: str) -> None:
+    clauses = testing.check_method(name, testing.small_classifier(tower_kind), **parameters)
+    assert len(clauses) == len(testing.CONTRACT)
+
+
+@pytest.mark.parametrize("name", ramen.list_methods())
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_contract_in_other_precisions(name: str, dtype: str) -> None:
+    testing.check_method(name, testing.small_classifier(dtype=dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "parameters"), SETTINGS, ids=lambda value: str(value))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_contract_on_a_gpu(name: str, parameters: dict, dtype: str) -> None:
+    classifier = testing.small_classifier(dtype=dtype, device="cuda")
+    testing.check_method(name, classifier, **parameters)
+
+
+class _Honest(ramen.Method):
+    """A user's own method: zero-shot, with a counter of what it has seen."""
+
+    def __init__(self, classifier: ramen.ZeroShotClassifier, *, seed: int = 0) -> None:
+        super().__init__(classifier, seed=seed)
+        self.sums = torch.zeros(classifier.num_classes, dtype=classifier.class_embeddings.dtype)
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        logits = self.classifier.logits(self.classifier.encode(images))
+        self.sums = self.sums + torch.where(usable[:, None], logits, 0).sum(0)
+        return ramen.Answer(logits, logits, usable)
+
+    def clear(self) -> None:
+        self.sums = torch.zeros_like(self.sums)
+
+    def content(self) -> dict[str, Tensor]:
+        return {"sums": self.sums.clone()}
+
+    def restore(self, content: dict[str, Tensor]) -> None:
+        self.sums = content["sums"].clone()
+
+    def memory_bytes(self) -> int:
+        return self.sums.numel() * self.sums.element_size()
+
+
+@pytest.fixture(autouse=True)
+def _forget_own_methods():
+    before = dict(registry._METHODS)
+    yield
+    registry._METHODS.clear()
+    registry._METHODS.update(before)
+
+
+def entered(cls: type[ramen.Method], **facts: object) -> type[ramen.Method]:
+    record = {
+        "name": "own",
+        "title": "A user's own",
+        "venue": "",
+        "paper": "none",
+        "updates": "nothing",
+        "predicts_with": "the one forward pass",
+        "batch_dependent": False,
+        "forwards": 1,
+        "backwards": 0,
+    }
+    return ramen.register(ramen.MethodInfo(**{**record, **facts}))(cls)
+
+
+def test_a_users_own_method_passes_in_one_line() -> None:
+    ramen.testing.check_method(entered(_Honest))
+    ramen.testing.check_method("own")
+
+
+class _ForgetsReset(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        answer = super().adapt(images, usable, tags, want_support)
+        return ramen.Answer(answer.logits + self.sums, answer.zero_shot_logits, usable)
+
+    def clear(self) -> None:
+        pass
+
+
+class _WritesIntoTheModel(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        self.classifier.encoder.base += 0.01
+        return super().adapt(images, usable, tags, want_support)
+
+
+class _UsesGlobalRandomness(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        answer = super().adapt(images, usable, tags, want_support)
+        noisy = answer.logits + torch.randn_like(answer.logits)
+        return ramen.Answer(noisy, answer.zero_shot_logits, usable)
+
+
+class _ReadsTags(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        answer = super().adapt(images, usable, tags, want_support)
+        shift = 0 if tags is None else tags[:, None].float()
+        return ramen.Answer(answer.logits * (1 + shift), answer.zero_shot_logits, usable)
+
+
+class _KeepsEverything(_Honest):
+    def __init__(self, classifier: ramen.ZeroShotClassifier, *, seed: int = 0) -> None:
+        super().__init__(classifier, seed=seed)
+        self.kept: list[Tensor] = []
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        self.kept.append(images)
+        return super().adapt(images, usable, tags, want_support)
+
+    def content(self) -> dict[str, Tensor]:
+        return {**super().content(), **{f"kept{i}": t for i, t in enumerate(self.kept)}}
+
+
+class _SharesItsState(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        self.sums += 1
+        return super().adapt(images, usable, tags, want_support)
+
+    def content(self) -> dict[str, Tensor]:
+        return {"sums": self.sums}
+
+
+class _LooksAtItsBatch(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        answer = super().adapt(images, usable, tags, want_support)
+        return ramen.Answer(answer.logits - answer.logits.mean(0), answer.zero_shot_logits, usable)
+
+
+class _ChangesItsInput(_Honest):
+    def predict(self, images: Tensor, **kwargs: object) -> ramen.Prediction:
+        if isinstance(images, Tensor) and images.is_floating_point() and not images.is_inference():
+            images += 1
+        return super().predict(images, **kwargs)
+
+
+class _RunsTwice(_Honest):
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        super().adapt(images, usable, tags, want_support)
+        return super().adapt(images, usable, tags, want_support)
+
+
+@pytest.mark.parametrize(
+    ("cls", "clause"),
+    [
+        (_ForgetsReset, "reset"),
+        (_WritesIntoTheModel, "classifier_stays"),
+        (_UsesGlobalRandomness, "determinism"),
+        (_ReadsTags, "tags_unread"),
+        (_KeepsEverything, "bounded_memory"),
+        (_SharesItsState, "state"),
+        (_LooksAtItsBatch, "batch_independence"),
+        (_ChangesItsInput, "inputs_stay"),
+        (_RunsTwice, "passes"),
+    ],
+)
+def test_a_broken_method_is_caught(cls: type[ramen.Method], clause: str) -> None:
+    with pytest.raises(AssertionError, match=rf"breaks its contract:(.|\n)*  {clause}: "):
+        testing.check_method(entered(cls))
+
+
+def test_an_incomplete_record_is_caught() -> None:
+    with pytest.raises(AssertionError, match=r"record: info\.updates is empty"):
+        testing.check_method(entered(_Honest, updates=""))

@@ -1,0 +1,353 @@
+"""Ramen against its definition: ordinary modules, stored images, recomputed gradients, plain loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ramen
+from ramen import testing
+
+CLASSES, SCALE = 5, 30.0
+
+
+def stream(images: int = 60, seed: int = 0) -> Tensor:
+    return torch.randn(images, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+class Oracle:
+    """The paper's five steps for one image at a time, with no cache: gradients are recomputed."""
+
+    def __init__(self, kind: str, capacity: int, topk: int, beta: float, lr: float) -> None:
+        self.model = testing.small_tower(kind).double().eval()
+        self.text = testing.small_classifier(kind, dtype="float64").class_embeddings
+        self.norms = [m for m in self.model.modules() if isinstance(m, nn.LayerNorm | nn.BatchNorm2d)]
+        self.capacity, self.topk, self.beta, self.lr = capacity, topk, beta, lr
+        self.queues: list[list[Tensor]] = [[] for _ in range(CLASSES)]
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for m in self.norms for p in (m.weight, m.bias)]
+
+    def embed(self, image: Tensor) -> Tensor:
+        return nn.functional.normalize(self.model(image[None])[0], dim=0)
+
+    def entropy(self, image: Tensor) -> Tensor:
+        p = (SCALE * self.text @ self.embed(image)).softmax(0)
+        return -(p * p.log()).sum()
+
+    def store(self, image: Tensor) -> None:
+        queue = self.queues[int((self.text @ self.embed(image)).argmax())]
+        queue.append(image)
+        del queue[: -self.capacity]
+
+    def predict(self, image: Tensor) -> tuple[Tensor, bool]:
+        """Logits, and whether fp32 decides as fp64 does: no tie in the retrieval, no sum that cancels."""
+        z = self.embed(image).detach()
+        total = [torch.zeros_like(p) for p in self.parameters()]
+        sizes = [torch.zeros_like(p) for p in self.parameters()]
+        clear = True
+        for queue in self.queues:
+            with torch.no_grad():
+                similarity = [float(z @ self.embed(other)) for other in queue]
+            ranked = sorted(range(len(queue)), key=lambda i: -similarity[i])
+            if len(ranked) > self.topk:
+                clear &= similarity[ranked[self.topk - 1]] - similarity[ranked[self.topk]] > 1e-6
+            for other in (queue[i] for i in ranked[: self.topk]):
+                loss = self.entropy(other)
+                distance = float((z - self.embed(other).detach()).norm())
+                alpha = math.exp(-loss.item()) * math.exp(-self.beta * distance)
+                for t, s, g in zip(total, sizes, torch.autograd.grad(loss, self.parameters()), strict=True):
+                    t += alpha * g
+                    s += alpha * g.abs()
+        clear &= all(((t == 0) | (t.abs() > 1e-5 * s)).all() for t, s in zip(total, sizes, strict=True))
+        saved = [p.data.clone() for p in self.parameters()]
+        for p, t in zip(self.parameters(), total, strict=True):
+            p.data -= self.lr * t.sign()
+        logits = SCALE * self.text @ self.embed(image).detach()
+        for p, s in zip(self.parameters(), saved, strict=True):
+            p.data = s
+        return logits, clear
+
+
+@pytest.mark.parametrize("visibility", ["batch", "causal"])
+def test_equals_recomputing_the_support_sets_gradients(tower_kind: str, visibility: str) -> None:
+    """The cached update is the update from the images themselves, over 50 images and full queues.
+
+    The memory holds fp32: images for which its rounding decides a tie or the sign of a vanishing sum, a few
+    in a hundred, are left out.
+    """
+    settings = {"capacity": 6, "topk": 3, "beta": 5.0, "lr": 1e-2}
+    oracle = Oracle(tower_kind, **settings)
+    method = ramen.create(
+        "ramen",
+        testing.small_classifier(tower_kind, dtype="float64"),
+        codec="fp32",
+        visibility=visibility,
+        **settings,
+    )
+    errors = []
+    for batch in stream(50).double().split(10):
+        logits = method.predict(batch).logits
+        if visibility == "batch":
+            for image in batch:
+                oracle.store(image)
+        for image, got in zip(batch, logits, strict=True):
+            if visibility == "causal":
+                oracle.store(image)
+            expected, clear = oracle.predict(image)
+            if clear:
+                errors.append((expected - got).abs().max().item())
+    assert len(errors) > 35
+    assert max(errors) < 1e-9, max(errors)
+
+
+def test_support_says_which_entries_were_used() -> None:
+    clf = testing.small_classifier()
+    method = ramen.create("ramen", clf, capacity=20, topk=2)
+    images = stream(40)
+    tags = torch.arange(40) * 10
+    for batch, tag in zip(images.split(10), tags.split(10), strict=True):
+        out = method.predict(batch, tags=tag, return_support=True)
+    support = out.support
+    assert support.weights.shape == (10, CLASSES * 2)
+    assert torch.equal(support.tags[support.valid], support.numbers[support.valid] * 10)
+    assert (support.weights[~support.valid] == 0).all()
+    z = clf.encode(images)
+    logits = clf.logits(z)
+    entropies = torch.distributions.Categorical(logits=logits).entropy()
+    for query in range(10):
+        used = support.numbers[query][support.valid[query]]
+        assert torch.equal(support.queues[query][support.valid[query]], logits[used].argmax(1))
+        distances = (z[30 + query] - z[used]).norm(dim=1)
+        torch.testing.assert_close(
+            support.distances[query][support.valid[query]], distances, atol=2e-3, rtol=0
+        )
+        expected = torch.exp(-entropies[used] - 5 * distances)
+        torch.testing.assert_close(support.weights[query][support.valid[query]], expected, rtol=2e-2, atol=0)
+        assert 30 + query in used.tolist()  # an image is in its own support set
+
+
+def test_no_support_unless_asked_for() -> None:
+    method = ramen.create("ramen", testing.small_classifier())
+    assert method.predict(stream(3)).support is None
+
+
+# -- the same answers at every batch size -----------------------------------------------------------
+
+
+def run(method: ramen.Method, images: Tensor, batch: int) -> Tensor:
+    return torch.cat([method.predict(part).logits for part in images.split(batch)])
+
+
+@pytest.mark.parametrize("codec", ["fp16", "fp32"])
+def test_causal_answers_do_not_depend_on_the_batch_size(tower_kind: str, codec: str) -> None:
+    images = stream(200)
+    clf = testing.small_classifier(tower_kind)
+    logits = [
+        run(ramen.create("ramen", clf, capacity=7, topk=3, visibility="causal", codec=codec), images, batch)
+        for batch in (1, 7, 100)
+    ]
+    for other in logits[1:]:
+        assert torch.equal(other.argmax(1), logits[0].argmax(1))
+        # the rest: a ReLU that opens or not by the last bit, which the order of sums in a batch decides
+        close = (other - logits[0]).abs().amax(1) < 1e-3
+        assert close.float().mean() > 0.97
+
+
+def test_batch_and_causal_agree_for_batches_of_one() -> None:
+    images, clf = stream(60), testing.small_classifier()
+    a, b = (
+        run(ramen.create("ramen", clf, capacity=5, topk=2, visibility=v, codec="fp32"), images, 1)
+        for v in ("batch", "causal")
+    )
+    assert torch.equal(a.argmax(1), b.argmax(1))
+    assert (a - b).abs().max() < 1e-2
+
+
+# -- the switches -----------------------------------------------------------------------------------
+
+
+def support_of(images: Tensor, **parameters: object) -> tuple[ramen.Prediction, ramen.Method]:
+    method = ramen.create("ramen", testing.small_classifier(), **parameters)
+    for batch in images.split(20):
+        out = method.predict(batch, return_support=True)
+    return out, method
+
+
+def test_weights_switches() -> None:
+    images = stream(60)
+    both, _ = support_of(images, capacity=10, topk=3)
+    similarity, _ = support_of(images, capacity=10, topk=3, entropy_weight=False)
+    entropy, _ = support_of(images, capacity=10, topk=3, similarity_weight=False)
+    none, _ = support_of(images, capacity=10, topk=3, entropy_weight=False, similarity_weight=False)
+    flat, _ = support_of(images, capacity=10, topk=3, entropy_weight=False, beta=0)
+    valid = both.support.valid
+    torch.testing.assert_close(both.support.weights, similarity.support.weights * entropy.support.weights)
+    assert (none.support.weights[valid] == 1).all()
+    assert torch.equal(none.logits, flat.logits)
+    torch.testing.assert_close(
+        similarity.support.weights[valid], torch.exp(-5 * both.support.distances)[valid]
+    )
+
+
+def test_without_balance_there_is_one_queue() -> None:
+    images = stream(60)
+    out, method = support_of(images, balance=False, capacity=3, topk=2)
+    assert out.support.weights.shape == (20, CLASSES * 2)
+    assert (out.support.queues == 0).all()
+    # one first-in-first-out queue of C*K = 15: the last 15 images, whatever their class
+    held = out.support.numbers[out.support.valid].unique()
+    assert held.min() >= 45
+    assert len(method.memory) == 15
+    z = testing.small_classifier().encode(images)
+    nearest = (z[59] @ z[45:].T).topk(10).indices + 45
+    assert set(out.support.numbers[19].tolist()) == set(nearest.tolist())
+
+
+def test_without_consistency_entries_are_random_and_weighted_by_entropy_alone() -> None:
+    images = stream(60)
+    out, _ = support_of(images, consistency=False, capacity=10, topk=3, seed=1)
+    again, _ = support_of(images, consistency=False, capacity=10, topk=3, seed=1)
+    other, _ = support_of(images, consistency=False, capacity=10, topk=3, seed=2)
+    nearest, _ = support_of(images, capacity=10, topk=3)
+    assert torch.equal(out.support.numbers, again.support.numbers)
+    assert not torch.equal(out.support.numbers, other.support.numbers)
+    assert not torch.equal(out.support.numbers.sort(1).values, nearest.support.numbers.sort(1).values)
+    # drawn for each query on its own, balanced over the classes
+    assert not torch.equal(out.support.numbers[0], out.support.numbers[1])
+    for label in range(CLASSES):
+        assert (out.support.valid & (out.support.queues == label)).sum(1).max() <= 3
+    logits = testing.small_classifier().logits(testing.small_classifier().encode(images))
+    entropies = torch.distributions.Categorical(logits=logits).entropy()
+    valid = out.support.valid
+    expected = torch.exp(-entropies)[out.support.numbers[valid]]
+    torch.testing.assert_close(out.support.weights[valid], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_without_both() -> None:
+    out, _ = support_of(stream(60), balance=False, consistency=False, capacity=3, topk=2)
+    assert (out.support.queues == 0).all()
+    assert out.support.valid.all()
+    assert all(len(row.unique()) == 10 for row in out.support.numbers)
+
+
+@pytest.mark.parametrize("placement", ["cpu", "split"])
+def test_placements_give_the_same_answers(placement: str) -> None:
+    images, clf = stream(60), testing.small_classifier()
+    expected = run(ramen.create("ramen", clf, capacity=5, topk=2), images, 20)
+    assert torch.equal(
+        run(ramen.create("ramen", clf, capacity=5, topk=2, placement=placement), images, 20), expected
+    )
+
+
+def test_exact_and_published_order_agree_at_the_start() -> None:
+    images, clf = stream(100), testing.small_classifier()
+    a, b = (
+        run(ramen.create("ramen", clf, capacity=4, topk=2, fifo=f), images, 20) for f in ("exact", "float16")
+    )
+    assert torch.equal(a, b)
+
+
+def test_a_zero_step_is_zero_shot() -> None:
+    out = ramen.create("ramen", testing.small_classifier(), lr=0.0).predict(stream(8))
+    torch.testing.assert_close(out.logits, out.zero_shot_logits, atol=1e-4, rtol=0)
+
+
+def test_half_precision_encoders_adapt_alike() -> None:
+    images = stream(80)
+    full, half = (
+        run(ramen.create("ramen", testing.small_classifier(dtype=d), capacity=9, topk=3), images, 20)
+        for d in ("float32", "float16")
+    )
+    assert (full.argmax(1) == half.argmax(1)).float().mean() > 0.95
+
+
+# -- what must not happen ---------------------------------------------------------------------------
+
+
+def test_a_nan_image_leaves_no_trace_in_the_memory() -> None:
+    clf, images = testing.small_classifier(), stream(20)
+    spoiled = images.clone()
+    spoiled[[3, 11]] = torch.nan
+    kept = [i for i in range(20) if i not in (3, 11)]
+    method, clean = ramen.create("ramen", clf), ramen.create("ramen", clf)
+    out = method.predict(spoiled, tags=torch.arange(20))
+    expected = clean.predict(images[kept], tags=torch.tensor(kept))
+    torch.testing.assert_close(out.logits[kept], expected.logits, atol=1e-4, rtol=0)
+    assert method.images_refused == 2
+    assert len(method.memory) == 18
+    state, clean_state = method.state_dict(), clean.state_dict()
+    # rows lie in the order of arrival behind the spare row
+    torch.testing.assert_close(state["content.gradients"][1:], clean_state["content.gradients"][1:])
+    assert torch.equal(state["content.tags"][1:], clean_state["content.tags"][1:])
+
+
+def test_memory_bytes_is_reached_and_not_passed() -> None:
+    clf = testing.small_classifier()
+    method = ramen.create("ramen", clf, capacity=2, topk=1)
+    before = method.memory_bytes()
+    for batch in stream(400).split(100):
+        method.predict(batch)
+    labels = clf.logits(clf.encode(stream(400))).argmax(1)
+    assert len(method.memory) == labels.bincount(minlength=CLASSES).clamp_max(2).sum()
+    assert method.memory.allocated_bytes() <= method.memory_bytes() == before
+    rows, width, size = CLASSES * 2, 16, len(clf.encoder.base)
+    assert method.memory_bytes() >= rows * (width + size) * 2
+
+
+def test_states_of_other_settings_are_refused() -> None:
+    clf = testing.small_classifier()
+    state = ramen.create("ramen", clf, capacity=6).state_dict()
+    for parameters, message in [
+        ({"capacity": 7}, "capacity is 6 there and 7 here"),
+        ({"capacity": 6, "codec": "fp32"}, "codec is 'fp16' there and 'fp32' here"),
+        ({"capacity": 6, "balance": False}, "balance is True there and False here"),
+        ({"capacity": 6, "fifo": "float16"}, "fifo is 'exact' there and 'float16' here"),
+        ({"capacity": 6, "seed": 3}, "seed is 0 there and 3 here"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ramen.create("ramen", clf, **parameters).load_state_dict(state)
+    # the step and the retrieval may change between runs; where the memory lies is no part of its state
+    ramen.create("ramen", clf, capacity=6, topk=2, lr=0.1, placement="cpu").load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": 4}, "it has 4 classes, this classifier 5"),
+        ({"seed": 1}, "the encoder's weights are [0-9a-f]{12}... there, [0-9a-f]{12}... here"),
+        ({"dtype": "float64"}, "the encoder's weights are"),
+    ],
+)
+def test_states_of_other_models_are_refused(change: dict, message: str) -> None:
+    state = ramen.create("ramen", testing.small_classifier(**change)).state_dict()
+    with pytest.raises(ValueError, match=message):
+        ramen.create("ramen", testing.small_classifier()).load_state_dict(state)
+
+
+def test_states_of_other_methods_and_versions_are_refused() -> None:
+    clf = testing.small_classifier()
+    method = ramen.create("ramen", clf)
+    with pytest.raises(ValueError, match="it is of method 'tent', this is 'ramen'"):
+        method.load_state_dict(ramen.create("tent", clf).state_dict())
+    state = method.state_dict()
+    future = bytes(state["header"].tolist()).replace(b'"version": 1', b'"version": 2')
+    state["header"] = torch.tensor(list(future), dtype=torch.uint8)
+    with pytest.raises(ValueError, match="its format is version 2, this library reads version 1"):
+        method.load_state_dict(state)
+    state["header"] = torch.tensor([255, 0], dtype=torch.uint8)
+    with pytest.raises(ValueError, match="a header that cannot be read"):
+        method.load_state_dict(state)
+
+
+def test_a_state_goes_through_safetensors(tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    clf = testing.small_classifier()
+    method, resumed = ramen.create("ramen", clf, capacity=6), ramen.create("ramen", clf, capacity=6)
+    run(method, stream(40), 10)
+    save_file(method.state_dict(), tmp_path / "state.safetensors")
+    resumed.load_state_dict(load_file(tmp_path / "state.safetensors"))
+    later = stream(30, seed=1)
+    assert torch.equal(run(method, later, 10), run(resumed, later, 10))

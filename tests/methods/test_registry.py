@@ -1,0 +1,78 @@
+import pytest
+
+import ramen
+from ramen import testing
+
+
+def test_the_first_five_methods_are_there() -> None:
+    assert {"clip", "ensemble", "entmin", "tent", "ramen"} <= set(ramen.list_methods())
+
+
+def test_records_hold_the_defaults_of_the_paper() -> None:
+    record = ramen.describe("ramen")
+    assert record.defaults["capacity"] == 750
+    assert record.defaults["topk"] == 5
+    assert record.defaults["beta"] == 5.0
+    assert record.defaults["lr"] == 1e-2
+    assert record.defaults["codec"] == "fp16"
+    assert ramen.describe("entmin").defaults == {"lr": 1e-2, "seed": 0}
+    assert "2 forward, 1 backward" in str(record)
+
+
+def test_parameters_reach_the_method() -> None:
+    method = ramen.create("ramen", testing.small_classifier(), capacity=9, topk=3, beta=0, lr=2e-2)
+    assert (method.capacity, method.topk, method.beta, method.lr) == (9, 3, 0.0, 2e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("ramne", "did you mean 'ramen'"), ("TENT", "did you mean 'tent'"), ("x", "Valid: clip,")],
+)
+def test_an_unknown_name(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"there is no method '{name}'.*{hint}"):
+        ramen.create(name, testing.small_classifier())
+
+
+def test_an_unknown_parameter() -> None:
+    with pytest.raises(TypeError, match=r"method 'ramen' has no parameter 'top_k'; did you mean 'topk'\?"):
+        ramen.create("ramen", testing.small_classifier(), top_k=3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"capacity": 75, "topk": 100}, ValueError, "topk must be between 1 and capacity=75, got 100"),
+        ({"topk": 0}, ValueError, "topk must be between 1 and capacity=750, got 0"),
+        ({"capacity": 0}, ValueError, "capacity must be at least 1, got 0"),
+        ({"capacity": 1.5}, TypeError, "capacity must be a whole number, got float 1.5"),
+        ({"lr": -1}, ValueError, "lr must be finite and at least 0, got -1"),
+        ({"lr": float("nan")}, ValueError, "lr must be finite and at least 0, got nan"),
+        ({"beta": "5"}, TypeError, "beta must be a number, got str '5'"),
+        ({"balance": 1}, TypeError, "balance must be True or False, got int 1"),
+        ({"fifo": "fp16"}, ValueError, "fifo must be one of 'exact', 'float16', got 'fp16'"),
+        ({"visibility": "strict"}, ValueError, "visibility must be one of 'batch', 'causal', got 'strict'"),
+        ({"codec": "int3"}, ValueError, "codec must be one of 'fp32', 'fp16', got 'int3'"),
+        ({"placement": "disk"}, ValueError, "placement must be one of 'encoder', 'cpu', 'split', got 'disk'"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
+        ({"fifo": "float16", "visibility": "causal"}, ValueError, "which has visibility='batch'"),
+        ({"capacity": 10**9}, MemoryError, "capacity=1000000000 can grow to .* lower capacity"),
+    ],
+)
+def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ramen.create("ramen", testing.small_classifier(), **parameters)
+
+
+def test_a_method_needs_a_classifier() -> None:
+    with pytest.raises(TypeError, match="classifier must be a ZeroShotClassifier, got Linear"):
+        ramen.create("tent", __import__("torch").nn.Linear(2, 2))
+
+
+def test_a_name_is_given_once() -> None:
+    from ramen.methods.tent import Tent
+
+    class Other(Tent):
+        pass
+
+    with pytest.raises(ValueError, match=r"name 'tent' is taken by ramen\.methods\.tent\.Tent"):
+        ramen.register(Tent.info)(Other)

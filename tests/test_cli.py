@@ -1,0 +1,32 @@
+from typer.testing import CliRunner
+
+import ramen
+from ramen.cli import app
+
+runner = CliRunner()
+
+
+def test_describe_lists_all_methods() -> None:
+    result = runner.invoke(app, ["describe"])
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.output.splitlines()] == ramen.list_methods()
+
+
+def test_describe_tells_a_methods_record() -> None:
+    result = runner.invoke(app, ["describe", "ramen"])
+    assert result.exit_code == 0
+    assert "capacity=750" in result.output
+    assert "2 forward, 1 backward" in result.output
+
+
+def test_describe_names_the_nearest() -> None:
+    result = runner.invoke(app, ["describe", "tnet"])
+    assert result.exit_code == 2
+    assert "did you mean 'tent'" in result.output
+
+
+def test_demo_runs_every_method() -> None:
+    result = runner.invoke(app, ["demo", "--images", "60"])
+    assert result.exit_code == 0, result.output
+    for name in ramen.list_methods():
+        assert name in result.output

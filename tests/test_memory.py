@@ -1,0 +1,370 @@
+"""The vectorised memory against plain lists and double loops."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_memory import Entry, NaiveMemory, aggregate, weight
+from torch import Tensor
+
+from ramen import memory as memory_module
+from ramen.memory import Memory, Selection, Staged
+
+WIDTH, SIZE, BETA = 4, 3, 2.0
+
+
+def random_batch(generator: torch.Generator, batch: int, queues: int) -> dict[str, Tensor]:
+    embeddings = torch.nn.functional.normalize(torch.randn(batch, WIDTH, generator=generator), dim=-1)
+    return {
+        "queues": torch.randint(queues, (batch,), generator=generator),
+        "embeddings": embeddings,
+        "gradients": torch.randn(batch, SIZE, generator=generator),
+        "entropies": torch.rand(batch, generator=generator),
+        "tags": torch.randint(100, (batch,), generator=generator),
+        "keep": torch.rand(batch, generator=generator) > 0.2,
+    }
+
+
+def entry_of(batch: dict[str, Tensor], index: int, number: int) -> Entry:
+    return Entry(
+        number,
+        batch["embeddings"][index].double().numpy(),
+        batch["gradients"][index].double().numpy(),
+        float(batch["entropies"][index]),
+        int(batch["tags"][index]),
+    )
+
+
+def alphas(selection: Selection) -> Tensor:
+    return torch.exp(-selection.entropies - BETA * selection.distances)
+
+
+def compare(
+    selection: Selection, query: int, chosen: list[tuple[int, Entry, float]], gradient: Tensor
+) -> None:
+    """One query's retrieval and aggregation, against the oracle's."""
+    valid = selection.valid[query]
+    queues = torch.arange(len(valid))[:, None].expand_as(valid)
+    got = zip(
+        queues[valid].tolist(),
+        selection.numbers[query][valid].tolist(),
+        selection.tags[query][valid].tolist(),
+        strict=True,
+    )
+    assert sorted(got) == sorted((queue, entry.number, entry.tag) for queue, entry, _ in chosen)
+    by_number = {entry.number: (entry, distance) for _, entry, distance in chosen}
+    weights = alphas(selection)[query][valid]
+    for number, value in zip(selection.numbers[query][valid].tolist(), weights.tolist(), strict=True):
+        assert value == pytest.approx(weight(*by_number[number], BETA), rel=1e-5)
+    np.testing.assert_allclose(gradient[query].numpy(), aggregate(chosen, BETA, SIZE), rtol=1e-4, atol=1e-5)
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "queues": st.integers(1, 6),
+        "capacity": st.integers(1, 7),
+        "batches": st.lists(st.integers(1, 15), min_size=1, max_size=5),
+        "seed": st.integers(0, 10**6),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(shapes, st.integers(1, 7), st.sampled_from(["exact", "float16"]), st.sampled_from([0, 2000, 65_500]))
+def test_batch_visibility_equals_the_double_loop(shape: dict, topk: int, fifo: str, start: int) -> None:
+    generator = torch.Generator().manual_seed(shape["seed"])
+    vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec="fp32", fifo=fifo)
+    naive = NaiveMemory(shape["queues"], shape["capacity"], fifo)
+    vectorised.seen = start
+    for size in shape["batches"]:
+        batch = random_batch(generator, size, shape["queues"])
+        first = vectorised.seen
+        vectorised.insert(vectorised.stage(**batch))
+        for i in range(size):
+            if batch["keep"][i]:
+                naive.insert_one(int(batch["queues"][i]), entry_of(batch, i, first + i))
+        selection = vectorised.select(batch["embeddings"], topk)
+        gradient = vectorised.aggregate(selection, alphas(selection))
+        for i in range(size):
+            chosen = naive.select(batch["embeddings"][i].double().numpy(), topk)
+            compare(selection, i, chosen, gradient)
+    assert len(vectorised) == sum(map(len, naive.queues))
+
+
+@settings(max_examples=150, deadline=None)
+@given(shapes, st.integers(1, 7))
+def test_causal_visibility_equals_one_by_one(shape: dict, topk: int) -> None:
+    generator = torch.Generator().manual_seed(shape["seed"])
+    vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec="fp32")
+    naive = NaiveMemory(shape["queues"], shape["capacity"])
+    for size in shape["batches"]:
+        batch = random_batch(generator, size, shape["queues"])
+        first = vectorised.seen
+        staged = vectorised.stage(**batch)
+        selection = vectorised.select(batch["embeddings"], topk, staged=staged)
+        gradient = vectorised.aggregate(selection, alphas(selection), staged=staged)
+        vectorised.insert(staged)
+        for i in range(size):
+            if batch["keep"][i]:
+                naive.insert_one(int(batch["queues"][i]), entry_of(batch, i, first + i))
+            chosen = naive.select(batch["embeddings"][i].double().numpy(), topk)
+            compare(selection, i, chosen, gradient)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.integers(1, 7))
+def test_random_selection_draws_visible_entries_without_replacement(shape: dict, topk: int) -> None:
+    generator = torch.Generator().manual_seed(shape["seed"])
+    memory = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE)
+    for size in shape["batches"]:
+        batch = random_batch(generator, size, shape["queues"])
+        memory.insert(memory.stage(**batch))
+    everything = memory.select(batch["embeddings"], shape["capacity"])
+    drawn = memory.select(batch["embeddings"], topk, generator=torch.Generator().manual_seed(1))
+    sizes = everything.valid.sum(2)
+    assert torch.equal(drawn.valid.sum(2), sizes.clamp_max(topk))
+    for query in range(size):
+        for queue in range(shape["queues"]):
+            numbers = drawn.numbers[query, queue][drawn.valid[query, queue]].tolist()
+            held = everything.numbers[query, queue][everything.valid[query, queue]].tolist()
+            assert len(set(numbers)) == len(numbers)
+            assert set(numbers) <= set(held)
+
+
+def test_random_selection_is_uniform() -> None:
+    memory = Memory(1, 10, WIDTH, SIZE)
+    batch = random_batch(torch.Generator().manual_seed(0), 10, 1)
+    memory.insert(memory.stage(**{**batch, "keep": torch.ones(10, dtype=torch.bool)}))
+    queries = batch["embeddings"][:1].expand(4000, -1)
+    drawn = memory.select(queries, 3, generator=torch.Generator().manual_seed(0))
+    frequency = drawn.numbers.flatten().bincount(minlength=10) / len(queries)
+    assert (frequency - 0.3).abs().max() < 0.03
+
+
+def test_hand_worked_ring() -> None:
+    """Capacity 2; the batch a a b a, then b a: a keeps its last two, b its two."""
+    memory = Memory(2, 2, 1, 1, codec="fp32")
+
+    def insert(*queues: int) -> None:
+        n = len(queues)
+        memory.insert(memory.stage(torch.tensor(queues), torch.ones(n, 1), torch.ones(n, 1), torch.zeros(n)))
+
+    def content() -> list[list[int]]:
+        selection = memory.select(torch.ones(1, 1), 2)
+        return [sorted(n[v].tolist()) for n, v in zip(selection.numbers[0], selection.valid[0], strict=True)]
+
+    assert content() == [[], []]
+    insert(0, 0, 1, 0)
+    assert content() == [[1, 3], [2]]
+    insert(1, 0)
+    assert content() == [[3, 5], [2, 4]]
+    insert(1, 1, 1, 1, 1)
+    assert content() == [[3, 5], [9, 10]]
+    assert len(memory) == 4
+
+
+def test_the_published_order_freezes_full_queues() -> None:
+    memory = Memory(1, 3, WIDTH, SIZE, fifo="float16")
+    memory.seen = 65_518
+    batch = random_batch(torch.Generator().manual_seed(0), 8, 1)
+    memory.insert(memory.stage(**{**batch, "keep": torch.ones(8, dtype=torch.bool)}))
+    held = memory.select(batch["embeddings"][:1], 3).numbers.flatten().tolist()
+    # 65,518 and 65,519 round to 65,504 and give way; three infinite ages then stay for ever
+    assert sorted(held) == [65_520, 65_521, 65_522]
+
+
+# -- what is not stored -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["embeddings", "gradients", "entropies"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_non_finite_rows_never_enter(field: str, value: float) -> None:
+    memory = Memory(2, 4, WIDTH, SIZE)
+    batch = random_batch(torch.Generator().manual_seed(0), 6, 2)
+    batch["keep"][:] = True
+    batch[field] = batch[field].clone()
+    batch[field][3] = value
+    staged = memory.stage(**batch)
+    assert staged.keep.tolist() == [True, True, True, False, True, True]
+    memory.insert(staged)
+    selection = memory.select(batch["embeddings"][:3], 4)
+    assert 3 not in selection.numbers[selection.valid].tolist()
+    assert memory.aggregate(selection, alphas(selection)).isfinite().all()
+    assert all(t.isfinite().all() for t in memory.state().values() if t.is_floating_point())
+
+
+def test_an_empty_memory_gives_no_support() -> None:
+    memory = Memory(3, 2, WIDTH, SIZE)
+    selection = memory.select(torch.ones(2, WIDTH), 2)
+    assert not selection.valid.any()
+    assert torch.equal(memory.aggregate(selection, alphas(selection)), torch.zeros(2, SIZE))
+
+
+def test_huge_and_tiny_gradients_survive_fp16() -> None:
+    """Entries of very different size keep their signs and sizes: each has its own scale."""
+    memory = Memory(2, 1, 1, 2, codec="fp16")
+    gradients = torch.tensor([[3e6, -1e6], [2e-9, -1e-9]])
+    memory.insert(memory.stage(torch.tensor([0, 1]), torch.ones(2, 1), gradients, torch.zeros(2)))
+    selection = memory.select(torch.ones(1, 1), 1)
+    one_by_one = [memory.aggregate(selection, w.view(1, 2, 1)) for w in torch.eye(2)]
+    torch.testing.assert_close(torch.cat(one_by_one), gradients, rtol=1e-3, atol=0)
+
+
+def test_fp16_is_close_to_fp32() -> None:
+    results = []
+    for codec in ("fp32", "fp16"):
+        memory = Memory(3, 8, WIDTH, SIZE, codec=codec)
+        batch = random_batch(torch.Generator().manual_seed(4), 20, 3)
+        memory.insert(memory.stage(**batch))
+        selection = memory.select(batch["embeddings"], 8)
+        results.append(memory.aggregate(selection, alphas(selection)))
+    torch.testing.assert_close(*results, rtol=0, atol=5e-3)
+
+
+def test_distances_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(3, 8, WIDTH, SIZE)
+    batch = random_batch(torch.Generator().manual_seed(4), 20, 3)
+    memory.insert(memory.stage(**batch))
+    at_once = memory.select(batch["embeddings"], 4)
+    monkeypatch.setattr(memory_module, "_DISTANCE_BYTES", 1)
+    assert torch.equal(memory.select(batch["embeddings"], 4).distances, at_once.distances)
+
+
+# -- size ---------------------------------------------------------------------------------------------
+
+
+def fill(memory: Memory, images: int, queues: int, batch: int = 50, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(images // batch):
+        memory.insert(memory.stage(**random_batch(generator, batch, queues)))
+
+
+def test_allocation_grows_with_use_up_to_the_capacity() -> None:
+    memory = Memory(1000, 75, 32, 500)
+    full = sum(memory.max_bytes().values())
+    index_only = memory.allocated_bytes()
+    assert index_only < 0.02 * full
+    memory.insert(
+        memory.stage(torch.zeros(1, dtype=torch.int64), torch.ones(1, 32), torch.ones(1, 500), torch.ones(1))
+    )
+    assert memory.allocated_bytes() < 0.03 * full
+    sizes = []
+    for step in range(10):
+        memory.insert(
+            memory.stage(
+                torch.arange(10_000) % 1000,
+                torch.ones(10_000, 32),
+                torch.ones(10_000, 500),
+                torch.ones(10_000),
+            )
+        )
+        sizes.append(memory.allocated_bytes())
+        assert memory.allocated_bytes() >= min(1, (step + 1) * 10_000 / 75_000) * 0.95 * full
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == full
+    assert len(memory) == 75_000
+
+
+def test_one_popular_class_takes_only_its_own_room() -> None:
+    memory = Memory(1000, 75, 32, 500)
+    for _ in range(20):
+        memory.insert(
+            memory.stage(torch.full((50,), 3), torch.ones(50, 32), torch.ones(50, 500), torch.ones(50))
+        )
+    assert len(memory) == 75
+    assert memory.allocated_bytes() < 0.03 * sum(memory.max_bytes().values())
+
+
+def test_the_papers_figure_for_cifar_100_c() -> None:
+    memory = Memory(100, 750, 512, 39_936, codec="fp16")
+    published = 100 * 750 * (512 + 39_936) * 2
+    assert published == pytest.approx(5785 * 2**20, rel=1e-3)
+    assert sum(memory.max_bytes().values()) == pytest.approx(published, rel=1e-3)
+
+
+def test_a_memory_that_cannot_fit_is_refused() -> None:
+    message = r"10 queues of capacity=1000000 can grow to .* GiB on cpu, where .* are free: lower capacity"
+    with pytest.raises(MemoryError, match=message):
+        Memory(10, 10**6, 512, 10**6)
+
+
+def test_the_check_counts_all_of_it_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = sum(Memory(3, 5, WIDTH, SIZE).max_bytes().values())
+    monkeypatch.setattr(memory_module, "free_bytes", lambda device: needed)
+    Memory(3, 5, WIDTH, SIZE)
+    monkeypatch.setattr(memory_module, "free_bytes", lambda device: needed - 1)
+    with pytest.raises(MemoryError, match="3 queues of capacity=5"):
+        Memory(3, 5, WIDTH, SIZE)
+    monkeypatch.setattr(memory_module, "free_bytes", lambda device: None)
+    Memory(3, 5, WIDTH, SIZE)
+
+
+def test_growing_goes_through_host_memory_when_both_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(2, 64, WIDTH, SIZE)
+    fill(memory, 50, 2)
+    before = memory.select(torch.ones(1, WIDTH), 64)
+    empty, failures = torch.empty, []
+
+    def scarce(*args: object, **kwargs: object) -> Tensor:
+        if not failures:
+            failures.append(1)
+            raise torch.OutOfMemoryError("no room")
+        return empty(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", scarce)
+    memory._pool.reserve(129)
+    assert failures
+    after = memory.select(torch.ones(1, WIDTH), 64)
+    assert all(torch.equal(getattr(before, f), getattr(after, f)) for f in vars(before))
+
+
+# -- state --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fifo", ["exact", "float16"])
+def test_state_round_trip(fifo: str) -> None:
+    memory, restored = (Memory(5, 9, WIDTH, SIZE, fifo=fifo) for _ in range(2))
+    fill(memory, 100, 5)
+    restored.restore(memory.state())
+    for other in (memory, restored):
+        fill(other, 50, 5, batch=25, seed=1)
+    a, b = memory.state(), restored.state()
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    memory, other = Memory(5, 9, WIDTH, SIZE), Memory(5, 8, WIDTH, SIZE)
+    fill(memory, 50, 5)
+    fill(other, 50, 5)
+    before = memory.state()
+    with pytest.raises(
+        ValueError, match=r"table in the state must be torch.int64 of shape \(46,\), got .*\(41,\)"
+    ):
+        memory.restore(other.state())
+    with pytest.raises(ValueError, match="the memory's state must hold"):
+        memory.restore({"table": before["table"]})
+    cut = {**before, "gradients": before["gradients"][:-1]}
+    with pytest.raises(ValueError, match=r"gradients in the state must be torch\.float16 of shape"):
+        memory.restore(cut)
+    assert all(torch.equal(before[name], value) for name, value in memory.state().items())
+
+
+def test_staging_does_not_alias_its_input() -> None:
+    memory = Memory(2, 4, WIDTH, SIZE, codec="fp32")
+    batch = random_batch(torch.Generator().manual_seed(0), 3, 2)
+    batch["keep"][:] = True
+    memory.insert(memory.stage(**batch))
+    before = memory.state()
+    for tensor in batch.values():
+        tensor.zero_()
+    assert all(torch.equal(before[name], value) for name, value in memory.state().items())
+
+
+def test_staged_is_in_stored_form() -> None:
+    memory = Memory(2, 4, WIDTH, SIZE)
+    staged = memory.stage(**random_batch(torch.Generator().manual_seed(0), 3, 2))
+    assert isinstance(staged, Staged)
+    assert staged.gradients.dtype == staged.embeddings.dtype == torch.float16
+    assert staged.numbers.tolist() == [0, 1, 2]

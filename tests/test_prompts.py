@@ -1,0 +1,88 @@
+import pytest
+import torch
+from torch import Tensor
+
+from ramen import prompts
+
+
+def test_the_templates_are_those_of_the_published_code() -> None:
+    assert prompts.SINGLE == ("a photo of a {}.",)
+    assert prompts.ENSEMBLE == (
+        "itap of a {}.",
+        "a bad photo of the {}.",
+        "a origami {}.",
+        "a photo of the large {}.",
+        "a {} in a video game.",
+        "art of the {}.",
+        "a photo of the small {}.",
+    )
+    assert prompts.ENSEMBLE_WITHOUT_PERIOD[4] == "a {} in a video game"
+    assert prompts.check_templates("single-without-period") == ("a photo of a {}",)
+
+
+def test_class_embeddings_are_normalised_averaged_normalised() -> None:
+    vectors = {
+        "a x.": [3.0, 0.0],
+        "the x.": [0.0, 5.0],
+        "a y.": [1.0, 0.0],
+        "the y.": [-0.6, 0.8],
+    }
+
+    def encode_text(texts: list[str]) -> Tensor:
+        return torch.tensor([vectors[text] for text in texts])
+
+    embeddings = prompts.embed_classes(encode_text, ["x", "y"], ["a {}.", "the {}."])
+    assert embeddings.shape == (2, 2, 2)
+    torch.testing.assert_close(embeddings[0], torch.eye(2))
+    half = 2**-0.5
+    expected = torch.tensor([[half, half], [0.2, 0.4]]) / torch.tensor([[1.0], [0.2**0.5]])
+    torch.testing.assert_close(prompts.average_templates(embeddings), expected)
+
+
+def test_many_prompts_are_encoded_in_parts() -> None:
+    asked = []
+
+    def encode_text(texts: list[str]) -> Tensor:
+        asked.append(len(texts))
+        return torch.tensor([[float(len(text)), 1.0] for text in texts])
+
+    names = [f"{'x' * i}" for i in range(1, 301)]
+    embeddings = prompts.embed_classes(encode_text, names, ["{}", "a {}"])
+    assert sum(asked) == 600
+    assert max(asked) <= 256
+    torch.testing.assert_close(embeddings[299, 1, 0] / embeddings[299, 1, 1], torch.tensor(302.0))
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ([], "classes must name at least one class, got an empty list"),
+        (["cat", "dog", "cat"], "classes must differ from each other, got more than one 'cat'"),
+        (["polar bear", "polar_bear"], "got more than one 'polar bear'"),
+        (["cat", ""], "classes must be non-empty strings, got ''"),
+        (["cat", 3], "classes must be non-empty strings, got 3"),
+    ],
+)
+def test_bad_class_lists(classes: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prompts.check_classes(classes)
+
+
+def test_a_string_is_no_class_list() -> None:
+    with pytest.raises(TypeError, match="classes must be a sequence of names, got the string 'cat'"):
+        prompts.check_classes("cat")
+
+
+@pytest.mark.parametrize(
+    ("templates", "message"),
+    [
+        ("ensembel", "no set is called 'ensembel'; did you mean 'ensemble'?"),
+        ([], "templates must hold at least one template"),
+        (["a photo"], "templates must each have one {} for the class name, got 'a photo'"),
+        (["{} or {}"], "got '{} or {}'"),
+    ],
+)
+def test_bad_templates(templates: object, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        prompts.check_templates(templates)
+    assert message in str(error.value)

@@ -1,0 +1,174 @@
+"""Losses, codecs, weighted sums, devices and argument checks."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ramen import aggregate, checks, devices
+from ramen.codecs import CODECS
+from ramen.objectives import entropy, mean_entropy
+
+# -- objectives -------------------------------------------------------------------------------------
+
+
+def test_entropy_is_minus_sum_p_ln_p() -> None:
+    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)) * 5
+    for row, value in zip(logits.softmax(1).tolist(), entropy(logits).tolist(), strict=True):
+        assert value == pytest.approx(-sum(p * math.log(p) for p in row), abs=1e-5)
+
+
+def test_entropy_of_certain_and_half_precision_logits() -> None:
+    certain = torch.tensor([[0.0, -torch.inf], [1e4, -1e4], [300.0, 0.0]], requires_grad=True)
+    values = entropy(certain)
+    assert values.tolist() == [0, 0, 0]
+    assert torch.autograd.grad(values[1:].sum(), certain)[0][1:].isfinite().all()
+    half = torch.randn(3, 5).half()
+    assert entropy(half).dtype == torch.float32
+    torch.testing.assert_close(entropy(half), entropy(half.float()))
+
+
+def test_mean_entropy_leaves_unusable_rows_out() -> None:
+    logits = torch.randn(4, 3)
+    spoiled = logits.clone()
+    spoiled[2] = torch.nan
+    spoiled.requires_grad_()
+    usable = torch.tensor([True, True, False, True])
+    value = mean_entropy(spoiled, usable)
+    torch.testing.assert_close(value.detach(), entropy(logits[usable]).mean())
+    (gradient,) = torch.autograd.grad(value, spoiled)
+    assert gradient.isfinite().all()
+    assert mean_entropy(logits, torch.zeros(4, dtype=torch.bool)) == 0
+
+
+# -- codecs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 1e9])
+def test_codecs_keep_signs_and_sizes(name: str, size: float) -> None:
+    codec = CODECS[name]
+    gradients = size * torch.randn(5, 200, generator=torch.Generator().manual_seed(0))
+    stored, scales = codec.encode(gradients)
+    assert stored.dtype == codec.dtype
+    assert stored.isfinite().all()
+    decoded = codec.decode(stored, scales)
+    torch.testing.assert_close(decoded, gradients, rtol=1e-3 if name == "fp16" else 0, atol=2e-7 * size)
+    assert torch.equal(decoded.sign(), gradients.sign())
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_codecs_take_zero_rows(name: str) -> None:
+    codec = CODECS[name]
+    assert torch.equal(codec.decode(*codec.encode(torch.zeros(2, 3))), torch.zeros(2, 3))
+    assert codec.bytes_per_entry(100, 10) == 110 * codec.dtype.itemsize + 4
+
+
+# -- weighted sums ----------------------------------------------------------------------------------
+
+
+def naive_sum(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    out = torch.zeros(len(rows), pool.shape[1], dtype=torch.float64)
+    for q in range(len(rows)):
+        for row, weight in zip(rows[q].tolist(), weights[q].tolist(), strict=True):
+            out[q] += weight * pool[row].double()
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 30),
+    width=st.integers(1, 12),
+    queries=st.integers(1, 6),
+    picks=st.integers(1, 10),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    panel=st.sampled_from([1, 64 * 2**20]),
+    seed=st.integers(0, 1000),
+)
+def test_weighted_rows(rows, width, queries, picks, dtype, panel, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pool = torch.randn(rows, width, generator=generator).to(dtype)
+    index = torch.randint(rows, (queries, picks), generator=generator)  # rows may repeat
+    weights = torch.rand(queries, picks, generator=generator)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregate, "_PANEL_BYTES", panel)
+        result = aggregate.weighted_rows(pool, index, weights)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.double(), naive_sum(pool, index, weights), rtol=1e-5, atol=1e-5)
+
+
+def test_dense_and_gathered_sums_agree_in_fp32() -> None:
+    pool, index = torch.randn(40, 9), torch.randint(40, (5, 12))
+    weights = torch.rand(5, 12)
+    torch.testing.assert_close(
+        aggregate._dense(pool, index, weights),
+        aggregate._gathered(pool, index, weights),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weighted_rows_on_a_gpu(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.randn(300, 65, generator=generator).to(dtype)
+    index = torch.randint(300, (17, 40), generator=generator)
+    weights = torch.rand(17, 40, generator=generator) * 1e-6
+    result = aggregate.weighted_rows(pool.cuda(), index.cuda(), weights.cuda())
+    expected = naive_sum(pool, index, weights)
+    torch.testing.assert_close(
+        result.cpu().double(), expected, rtol=0, atol=3e-3 * expected.abs().max().item()
+    )
+
+
+# -- devices ----------------------------------------------------------------------------------------
+
+
+def test_free_memory_of_this_machine() -> None:
+    free = devices.free_bytes(torch.device("cpu"))
+    if free is not None:
+        assert 2**20 < free < 2**50
+    assert devices.free_bytes(torch.device("meta")) is None
+
+
+def test_free_memory_respects_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_meminfo_available", lambda: 1000)
+    for container, expected in ((None, 1000), (300, 300), (5000, 1000)):
+        monkeypatch.setattr(devices, "_container_available", lambda c=container: c)
+        assert devices.free_bytes(torch.device("cpu")) == expected
+    monkeypatch.setattr(devices, "_meminfo_available", lambda: None)
+    monkeypatch.setattr(devices, "_container_available", lambda: None)
+    assert devices.free_bytes(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(5, "5 B"), (2048, "2.00 KiB"), (5_785 * 2**20, "5.65 GiB"), (3 * 2**20, "3.00 MiB")]
+)
+def test_readable_bytes(count: int, text: str) -> None:
+    assert devices.readable_bytes(count) == text
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:cpu", 3.5])
+def test_unknown_devices(device: object) -> None:
+    with pytest.raises(ValueError, match="device must name a torch device such as 'cpu' or 'cuda', got"):
+        devices.parse_device(device)
+
+
+def test_dtypes() -> None:
+    assert devices.parse_dtype("bfloat16") == devices.parse_dtype(torch.bfloat16) == torch.bfloat16
+    with pytest.raises(ValueError, match=r"dtype must be one of .* got torch\.int8"):
+        devices.parse_dtype(torch.int8)
+
+
+# -- checks -----------------------------------------------------------------------------------------
+
+
+def test_the_nearest_name_comes_first() -> None:
+    assert checks.nearest("tentt", ["tent", "note"]) == "; did you mean 'tent'? Valid: note, tent"
+    assert checks.nearest("VIT-b-32", ["ViT-B-32", "RN50"]).startswith("; did you mean 'ViT-B-32'?")
+    assert checks.nearest("zzz", ["tent"]) == " Valid: tent"
+    assert "(100 in all)" in checks.nearest("x", [str(i) for i in range(100)])
