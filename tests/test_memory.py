@@ -345,6 +345,10 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         memory.restore(other.state())
     with pytest.raises(ValueError, match="the memory's state must hold"):
         memory.restore({"table": before["table"]})
+    with pytest.raises(
+        ValueError, match=r"the table of the memory's state does not fit its \d+ rows: it is damaged"
+    ):
+        memory.restore({**before, "table": before["table"].clamp_min(10**6)})
     cut = {**before, "gradients": before["gradients"][:-1]}
     with pytest.raises(ValueError, match=r"gradients in the state must be torch\.float16 of shape"):
         memory.restore(cut)

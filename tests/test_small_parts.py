@@ -111,20 +111,6 @@ def test_dense_and_gathered_sums_agree_in_fp32() -> None:
     )
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_weighted_rows_on_a_gpu(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    pool = torch.randn(300, 65, generator=generator).to(dtype)
-    index = torch.randint(300, (17, 40), generator=generator)
-    weights = torch.rand(17, 40, generator=generator) * 1e-6
-    result = aggregate.weighted_rows(pool.cuda(), index.cuda(), weights.cuda())
-    expected = naive_sum(pool, index, weights)
-    torch.testing.assert_close(
-        result.cpu().double(), expected, rtol=0, atol=3e-3 * expected.abs().max().item()
-    )
-
-
 # -- devices ----------------------------------------------------------------------------------------
 
 

@@ -172,7 +172,14 @@ class Memory:
             raise ValueError(f"the memory's state must hold {sorted(expected)}, got {sorted(state)}")
         for name, like in self._index.items():
             expect(name, state[name], like.dtype, tuple(like.shape))
-        rows = int(state["used"])
+        rows, table = int(state["used"]), state["table"]
+        if (
+            not 1 <= rows <= self.slots + 1
+            or table.min() < -1
+            or table.max() >= rows
+            or table[-1] != _SPARE_ROW
+        ):
+            raise ValueError(f"the table of the memory's state does not fit its {rows} rows: it is damaged")
         self._pool = self._pool.restored(state, rows)
         self._index = {name: state[name].to(self.device, copy=True) for name in self._index}
         self._rows = rows

@@ -324,7 +324,11 @@ def check_non_finite_images(bench: Bench) -> None:
     out = method.predict(images)
     assert out.logits.isfinite().all(), "logits are not finite"
     assert out.fallback.tolist() == [False, True, False, True, False, False], "fallback marks other images"
-    assert torch.equal(out.logits[1], out.zero_shot_logits[1]), "a NaN image is not answered zero-shot"
+    mended = torch.nan_to_num(images, nan=0.0, posinf=0.0, neginf=0.0)
+    expected = bench.classifier.logits(bench.classifier.encode(mended)).to(images.device)
+    for bad in (1, 3):
+        close = torch.allclose(out.logits[bad], expected[bad], atol=_tolerance(bench))
+        assert close, "a non-finite image is not answered zero-shot with its bad pixels set to 0"
     assert method.images_refused == 2, f"images_refused is {method.images_refused}, not 2"
     kept = [name for name, t in method.content().items() if t.is_floating_point() and not t.isfinite().all()]
     assert not kept, f"non-finite numbers were kept in {', '.join(kept)}"

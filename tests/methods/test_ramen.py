@@ -336,9 +336,24 @@ def test_states_of_other_methods_and_versions_are_refused() -> None:
     state["header"] = torch.tensor(list(future), dtype=torch.uint8)
     with pytest.raises(ValueError, match="its format is version 2, this library reads version 1"):
         method.load_state_dict(state)
-    state["header"] = torch.tensor([255, 0], dtype=torch.uint8)
-    with pytest.raises(ValueError, match="a header that cannot be read"):
-        method.load_state_dict(state)
+    for damaged in (b"\xff\x00", b"[1, 2]", b'{"version": 1, "method": "ramen"}', b"7"):
+        state["header"] = torch.tensor(list(damaged), dtype=torch.uint8)
+        with pytest.raises(ValueError, match="a header that cannot be read"):
+            method.load_state_dict(state)
+
+
+def test_states_of_other_templates_are_refused() -> None:
+    state = ramen.create("ramen", testing.small_classifier()).state_dict()
+    clf = testing.small_classifier()
+    other = ramen.ZeroShotClassifier(
+        testing.small_tower(), clf.template_embeddings[:, 0], clf.logit_scale, classes=clf.classes
+    )
+    with pytest.raises(
+        ValueError, match=r"the class embeddings are not the same \(templates or text encoder\)"
+    ):
+        ramen.create("ramen", other).load_state_dict(state)
+    state["class_embeddings"] += 1e-5  # another device's rounding
+    ramen.create("ramen", clf).load_state_dict(state)
 
 
 def test_a_state_goes_through_safetensors(tmp_path) -> None:

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 import ramen
 from ramen import testing
@@ -63,9 +64,21 @@ def test_bad_parameters(parameters: dict, error: type[Exception], message: str) 
         ramen.create("ramen", testing.small_classifier(), **parameters)
 
 
+def test_random_numbers_depend_on_the_seed_and_the_place_in_the_stream() -> None:
+    clf = testing.small_classifier()
+    draws = set()
+    for seed in range(20):
+        method = ramen.create("ensemble", clf, seed=seed)
+        for place in range(20):
+            method.images_seen = place
+            draws.add(torch.rand((), generator=method.generator()).item())
+            assert torch.equal(method.generator().get_state(), method.generator().get_state())
+    assert len(draws) == 400
+
+
 def test_a_method_needs_a_classifier() -> None:
     with pytest.raises(TypeError, match="classifier must be a ZeroShotClassifier, got Linear"):
-        ramen.create("tent", __import__("torch").nn.Linear(2, 2))
+        ramen.create("tent", torch.nn.Linear(2, 2))
 
 
 def test_a_name_is_given_once() -> None:

@@ -5,11 +5,11 @@ returns logits. ``predict`` around it checks the input, keeps non-finite images 
 answers those zero-shot, and counts. ``ramen.testing.check_method`` runs a method through the whole contract.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, ClassVar
 
 import torch
@@ -185,9 +185,9 @@ class Method(ABC):
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
         home, device = images.device, self.classifier.device
         with plain_numerics(), torch.no_grad():
-            finite = images.isfinite().flatten(1).all(1)
-            images = torch.where(finite[:, None, None, None], images, 0).to(device)
-            answer = self.adapt(images, finite.to(device), tags, return_support)
+            finite = images.isfinite()
+            images = torch.where(finite, images, 0).to(device)
+            answer = self.adapt(images, finite.flatten(1).all(1).to(device), tags, return_support)
             self.images_seen += len(images)
             return self._finish(answer, images, home)
 
@@ -222,8 +222,9 @@ class Method(ABC):
 
     def generator(self) -> torch.Generator:
         """Random numbers for the coming batch: decided by the seed and the place in the stream alone."""
+        place = sha256(f"{self.seed} {self.images_seen}".encode()).digest()
         generator = torch.Generator(device=self.classifier.device)
-        return generator.manual_seed((self.seed * 1_000_003 + self.images_seen) % 2**63)
+        return generator.manual_seed(int.from_bytes(place[:8]) >> 1)
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -238,7 +239,8 @@ class Method(ABC):
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue, as tensors; safetensors and ``torch.save`` take it as it is."""
         return {
-            "header": state_format.text_to_tensor(json.dumps(self._identity())),
+            "header": state_format.write_header(self._identity()),
+            "class_embeddings": self.classifier.class_embeddings.clone(),
             "images_seen": torch.tensor(self.images_seen),
             "images_refused": self._refused.clone(),
             **{f"content.{name}": tensor for name, tensor in self.content().items()},
@@ -247,13 +249,12 @@ class Method(ABC):
     @plain_numerics()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where ``state`` was taken; a ValueError says what differs and leaves this as it was."""
-        differences = state_format.differences(state_format.read_header(state), self._identity())
-        if differences:
-            raise ValueError(f"this state belongs to something else: {'; '.join(differences)}")
+        state_format.check(state, self._identity(), self.classifier.class_embeddings)
+        images_seen, refused = int(state["images_seen"]), int(state["images_refused"])
         prefix = "content."
         self.restore({name[len(prefix) :]: state[name] for name in state if name.startswith(prefix)})
-        self.images_seen = int(state["images_seen"])
-        self._refused = state["images_refused"].to(self.classifier.device, copy=True)
+        self.images_seen = images_seen
+        self._refused = torch.full_like(self._refused, refused)
 
 
 def _check_tags(tags: object, batch: int) -> Tensor | None:

@@ -1,0 +1,111 @@
+"""What only a GPU can show: the same answers as on the CPU, and no waiting for the device."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import ramen
+from ramen import aggregate, testing
+from ramen.memory import Memory
+
+pytestmark = pytest.mark.gpu
+
+
+def batches(count: int, batch: int = 40, queues: int = 6, seed: int = 0) -> Iterator[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        yield {
+            "queues": torch.randint(queues, (batch,), generator=generator),
+            "embeddings": torch.nn.functional.normalize(torch.randn(batch, 8, generator=generator), dim=-1),
+            "gradients": torch.randn(batch, 33, generator=generator),
+            "entropies": torch.rand(batch, generator=generator),
+            "tags": torch.randint(9, (batch,), generator=generator),
+            "keep": torch.rand(batch, generator=generator) > 0.1,
+        }
+
+
+@pytest.mark.parametrize("codec", ["fp32", "fp16"])
+@pytest.mark.parametrize("fifo", ["exact", "float16"])
+@pytest.mark.parametrize("gradient_device", ["cuda", "cpu"])
+def test_the_memory_answers_as_on_the_cpu(codec: str, fifo: str, gradient_device: str) -> None:
+    there = Memory(6, 9, 8, 33, codec=codec, fifo=fifo, device="cuda", gradient_device=gradient_device)
+    here = Memory(6, 9, 8, 33, codec=codec, fifo=fifo)
+    for batch in batches(8):
+        here.insert(here.stage(**batch))
+        there.insert(there.stage(**{name: tensor.cuda() for name, tensor in batch.items()}))
+        a, b = here.select(batch["embeddings"], 4), there.select(batch["embeddings"].cuda(), 4)
+        width = a.rows.shape[2]
+        assert torch.equal(a.valid, b.valid.cpu()[..., :width])
+        assert torch.equal(a.numbers[a.valid], b.numbers.cpu()[..., :width][a.valid])
+        torch.testing.assert_close(a.distances[a.valid], b.distances.cpu()[..., :width][a.valid])
+        sums = [m.aggregate(s, torch.exp(-5 * s.distances)) for m, s in ((here, a), (there, b))]
+        tolerance = 1e-5 if codec == "fp32" else 2e-3  # weights are fp16 beside fp16 gradients
+        torch.testing.assert_close(sums[0], sums[1].cpu(), rtol=0, atol=tolerance)
+    assert len(here) == len(there)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weighted_rows(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.randn(300, 65, generator=generator).to(dtype)
+    rows = torch.randint(300, (17, 40), generator=generator)
+    weights = torch.rand(17, 40, generator=generator) * 1e-6
+    spread = torch.zeros(17, 300, dtype=torch.float64).scatter_add_(1, rows, weights.double())
+    expected = spread @ pool.double()
+    result = aggregate.weighted_rows(pool.cuda(), rows.cuda(), weights.cuda())
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(
+        result.cpu().double(), expected, rtol=0, atol=1e-3 * expected.abs().max().item()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("visibility", ["batch", "causal"])
+def test_a_steady_stream_does_not_wait_for_the_device(dtype: str, visibility: str) -> None:
+    clf = testing.small_classifier(dtype=dtype, device="cuda")
+    method = ramen.create("ramen", clf, capacity=5, topk=2, visibility=visibility)
+    images = torch.randn(10, 20, 3, 32, 32, device="cuda")
+    for batch in images:  # until the pool is as large as it will ever be
+        method.predict(batch)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = method.predict(images[0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert out.logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ramen.list_methods())
+def test_answers_are_those_of_the_cpu(name: str) -> None:
+    parameters = {"capacity": 6, "topk": 2} if name == "ramen" else {}
+    here = ramen.create(name, testing.small_classifier(), **parameters)
+    there = ramen.create(name, testing.small_classifier(device="cuda"), **parameters)
+    images = torch.randn(5, 30, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    pairs = [(here.predict(batch), there.predict(batch)) for batch in images]
+    assert all(b.logits.device.type == "cpu" for _, b in pairs)  # where the images came from
+    same = torch.cat([a.labels == b.labels for a, b in pairs])
+    assert same.float().mean() > 0.98
+
+
+@pytest.mark.parametrize("placement", ["encoder", "cpu", "split"])
+def test_placements(placement: str) -> None:
+    clf = testing.small_classifier(device="cuda")
+    images = torch.randn(5, 30, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    a, b = (ramen.create("ramen", clf, capacity=6, topk=2, placement=p) for p in ("encoder", placement))
+    same = torch.cat([a.predict(x).labels == b.predict(x).labels for x in images])
+    assert same.float().mean() > 0.98
+    expected = {"encoder": {"cuda"}, "cpu": {"cpu"}, "split": {"cuda", "cpu"}}[placement]
+    assert {device.type for device in b.memory.max_bytes()} == expected
+
+
+def test_a_state_moves_between_devices() -> None:
+    here = ramen.create("ramen", testing.small_classifier(), capacity=6, topk=2)
+    there = ramen.create("ramen", testing.small_classifier(device="cuda"), capacity=6, topk=2)
+    images = torch.randn(4, 30, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for batch in images[:3]:
+        there.predict(batch)
+    here.load_state_dict(there.state_dict())
+    assert (here.predict(images[3]).labels == there.predict(images[3]).labels).float().mean() > 0.95
