@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ramen import testing
-from ramen.affine import AffineEncoder, sign_step
+from ramen.adaptation import sign_step
+from ramen.affine import AffineEncoder
 from ramen.objectives import entropy
 
 
@@ -71,7 +72,7 @@ class SequenceFirst(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """GroupNorm, BatchNorm and RMSNorm, with one norm layer used twice and one never."""
+    """GroupNorm, BatchNorm and RMSNorm, with one norm layer used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +80,6 @@ class Convolutional(nn.Module):
         self.group = nn.GroupNorm(2, 8)
         self.batch = nn.BatchNorm2d(8)
         self.twice = nn.RMSNorm(8)
-        self.unused = nn.LayerNorm(5)
         self.head = nn.Linear(8, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -353,6 +353,77 @@ def test_under_inference_mode(images: Tensor) -> None:
     assert sample_gradients(encoder, images).abs().sum() > 0
 
 
+@pytest.mark.parametrize("size", [1e-4, 0.03, 1.0, 300.0])
+@pytest.mark.parametrize("shared", [True, False])
+def test_fp16_gradients_neither_vanish_nor_overflow_whatever_the_features_size(
+    size: float, shared: bool
+) -> None:
+    """Small features mean large gradients: a fixed scale of the loss would overflow."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 64), nn.LayerNorm(64), nn.Linear(64, 16))
+    for parameter in module[3].parameters():
+        parameter.data *= size
+    images = torch.randn(20, 3, 32, 32)
+    gradients = []
+    for dtype in ("float32", "float16"):
+        encoder = AffineEncoder(module, dtype=dtype)
+        affine = encoder.base if shared else encoder.base.expand(20, -1)
+        affine = affine.detach().requires_grad_()
+        gradients.append(encoder.gradient(entropy_of(encoder(images, affine)).sum(), affine))
+    assert gradients[1].isfinite().all()
+    assert nn.functional.cosine_similarity(*gradients, dim=-1).min() > 0.99
+    torch.testing.assert_close(gradients[1].norm(), gradients[0].norm(), rtol=0.02, atol=0)
+
+
+def test_a_norm_parameter_that_two_layers_share(images: Tensor) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Linear(3 * 32 * 32, 8)
+            self.a, self.b = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(self.embed(x.flatten(1))).sin())
+
+    module = Tied().double()
+    encoder = AffineEncoder(module)
+    encoder(images.double())
+    assert [piece.name for piece in encoder.layout] == ["a.weight", "a.bias", "b.bias"]
+    affine = encoder.base.detach().requires_grad_()
+    gradient = encoder.gradient(entropy_of(encoder(images.double(), affine)).sum(), affine)
+    entropy_of(nn.functional.normalize(module(images.double()), dim=-1)).sum().backward()
+    expected = torch.cat([module.a.weight.grad, module.a.bias.grad, module.b.bias.grad])
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_an_rms_norm_with_a_bias(images: Tensor) -> None:
+    class BiasedRMSNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias, self.eps = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8)), 1e-6
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.rms_norm(x, (8,), self.weight, self.eps) + self.bias
+
+    encoder = AffineEncoder(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8), BiasedRMSNorm()))
+    affine = encoder.base + torch.randn(16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(encoder(images, affine), encoder(images, affine.expand(6, -1)))
+
+
+def test_under_another_default_device_and_type(images: Tensor) -> None:
+    module = testing.small_tower("vit")
+    expected = AffineEncoder(module)(images)
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            encoder = AffineEncoder(module)
+            embeddings = encoder(images, encoder.base.expand(6, -1))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -405,6 +476,87 @@ def test_interleaved_images_are_refused(images: Tensor) -> None:
         AffineEncoder(Folded(interleaved=True), example=images)
 
 
+class Shared(nn.Module):
+    """One norm layer called on tokens (L, B, D) and then on pooled features (B, D)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Linear(3 * 32 * 8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.embed(x.flatten(1).view(len(x), 4, -1)).transpose(0, 1)
+        return self.norm(self.norm(tokens).mean(0))
+
+
+class Listed(nn.Module):
+    """Calls a norm layer from a plain list, where a replacement does not reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.last = nn.Linear(3 * 32 * 32, 8), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.steps = [self.embed, self.norm]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for step in self.steps:
+            x = step(x)
+        return self.last(x)
+
+
+class Mixing(nn.Module):
+    """Looks at the whole batch after its last norm layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Linear(3 * 32 * 32, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.embed(x.flatten(1)))
+        return y - 0.5 * y.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Shared, r"norm layer 'norm' .* called several times, with the images in different places"),
+        (Listed, r"Listed cannot be wrapped: it calls norm layers norm other than as its submodules"),
+        (Mixing, r"Mixing cannot be wrapped: an image's output depends on the other images of its batch"),
+    ],
+)
+def test_modules_whose_images_cannot_be_told_apart(
+    module: type[nn.Module], message: str, images: Tensor
+) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=message):
+        AffineEncoder(module(), example=images)
+
+
+def test_a_norm_layer_that_takes_no_part(images: Tensor) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8), nn.LayerNorm(8))
+    module[1].unused_norm = nn.LayerNorm(5)
+    with pytest.warns(UserWarning, match=r"norm layer '1\.unused_norm' takes no part in the forward pass"):
+        encoder = AffineEncoder(module, example=images)
+    assert len(encoder.base) == 26
+    assert sample_gradients(encoder, images)[:, :10].abs().sum() == 0
+
+
+def test_an_encoder_whose_weights_are_not_finite() -> None:
+    module = testing.small_tower("vit")
+    module.conv1.weight.data[0] = torch.nan
+    with pytest.raises(ValueError, match="VisionTransformer cannot be wrapped: its own output is not finite"):
+        AffineEncoder(module)
+
+
+def test_images_that_the_encoder_cannot_take(images: Tensor) -> None:
+    encoder = AffineEncoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4)))
+    with pytest.raises(ValueError, match=r"Sequential cannot take images of shape \(1, 3, 32, 32\)"):
+        encoder(images)
+    with pytest.raises(TypeError, match=r"images must be a float tensor, got torch\.uint8"):
+        encoder(images.to(torch.uint8))
+    with pytest.raises(ValueError, match=r"example must be a batch of images \(B, 3, H, W\), got list"):
+        AffineEncoder(testing.small_tower(), example=[1])
+
+
 def test_a_blind_norm_found_too_late(images: Tensor) -> None:
     class Query(nn.Module):
         def __init__(self) -> None:
@@ -424,12 +576,13 @@ def test_a_blind_norm_found_too_late(images: Tensor) -> None:
 def test_wrong_affine_shape(images: Tensor) -> None:
     encoder = AffineEncoder(testing.small_tower("vit"))
     size = len(encoder.base)
-    with pytest.raises(
-        ValueError, match=rf"affine must have shape \({size},\) or \(6, {size}\) for 6 images, got"
-    ):
+    expected = rf"affine must be a float tensor of shape \({size},\) or \(6, {size}\) for 6 images, got"
+    with pytest.raises(ValueError, match=expected):
         encoder(images, encoder.base[:-1])
-    with pytest.raises(ValueError, match=r"affine must have shape"):
+    with pytest.raises(ValueError, match=expected):
         encoder(images, encoder.base.expand(5, -1))
+    with pytest.raises(TypeError, match=expected):
+        encoder(images, [1.0])
 
 
 @pytest.mark.parametrize(

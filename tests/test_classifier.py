@@ -1,5 +1,6 @@
 """The zero-shot classifier: of open_clip, against open_clip; of one's own modules; and what is refused."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -162,6 +163,35 @@ def test_a_tokenizer_whose_package_is_missing(
         ZeroShotClassifier.from_open_clip(name, None, CLASSES)
 
 
+def test_built_under_inference_mode_or_autocast() -> None:
+    images = torch.randn(4, 3, 32, 32)
+    expected = ramen.create("ramen", testing.small_classifier()).predict(images).logits
+    with torch.inference_mode():
+        clf = testing.small_classifier()
+    assert torch.equal(ramen.create("ramen", clf).predict(images).logits, expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        clf = ZeroShotClassifier(testing.small_tower(), torch.eye(5, 16))
+    assert clf.class_embeddings.dtype == torch.float32
+
+
+def test_open_clip_under_inference_mode(tiny_model: str, checkpoint: Path) -> None:
+    with torch.inference_mode():
+        clf = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    ramen.create("ramen", clf).predict(torch.randn(2, 3, 32, 32))
+
+
+def test_what_a_checkpoint_file_does_not_say_can_be_said(tiny_model: str, checkpoint: Path) -> None:
+    own = ramen.Preprocess(32, mean=(0.5,) * 3, std=(0.5,) * 3, resize_mode="squash")
+    plain = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    quick = ZeroShotClassifier.from_open_clip(
+        tiny_model, checkpoint, CLASSES, preprocess=own, quick_gelu=True
+    )
+    image = Image.effect_mandelbrot((50, 40), (-2, -1, 1, 1), 50).convert("RGB")
+    assert torch.equal(quick.preprocess(image), own(image))
+    images = torch.randn(2, 3, 32, 32)
+    assert not torch.equal(plain.encode(images), quick.encode(images))
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -201,6 +231,34 @@ def test_a_checkpoint_with_a_tensor_too_few(tiny_model: str, checkpoint: Path, t
         ZeroShotClassifier.from_open_clip(tiny_model, tmp_path / "short.pt", CLASSES)
 
 
+def test_a_folder_without_weights(tmp_path: Path, tiny_model: str) -> None:
+    config = {"model_cfg": open_clip.get_model_config(tiny_model)}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"model: open_clip cannot load local-dir:.*could not be loaded"):
+        ZeroShotClassifier.from_open_clip(f"local-dir:{tmp_path}", None, CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_a_torchscript_archive(tiny_model: str, tmp_path: Path) -> None:
+    path = tmp_path / "scripted.pt"
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), path)
+    with pytest.raises(ValueError, match=r"scripted\.pt' is a TorchScript archive, as OpenAI distributes"):
+        ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, None, CLASSES), "model must be a name of open_clip, got NoneType"),
+        (("ViT-B-32", 3, CLASSES), "pretrained must be a tag, a path or None, got int"),
+        (("ViT-B-32", None, None), "classes must be a sequence of names, got None"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(arguments: tuple, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ZeroShotClassifier.from_open_clip(*arguments)
+
+
 def test_a_damaged_checkpoint(tiny_model: str, tmp_path: Path) -> None:
     path = tmp_path / "damaged.safetensors"
     path.write_bytes(b"\x10" * 100)
@@ -236,6 +294,11 @@ def test_a_pickle_is_not_executed(tiny_model: str, tmp_path: Path) -> None:
         (torch.randn(4, 16), {"classes": list("aabc")}, "got more than one 'a'"),
         (torch.randn(4, 16), {"logit_scale": 0.0}, "logit_scale must be finite and above 0, got 0.0"),
         (torch.randn(4, 2, 16), {"templates": "single"}, "templates must name the 2 templates"),
+        (
+            torch.eye(16)[:4, None] * torch.tensor([[[1.0], [-1.0]]]),
+            {},
+            "templates of a class must not cancel",
+        ),
         (torch.randn(4, 16), {"device": "cuda:97"}, "device 'cuda:97' was asked for, but torch sees"),
         (torch.randn(4, 16), {"dtype": "float8"}, "dtype must be one of .* got 'float8'"),
     ],
@@ -270,3 +333,6 @@ def test_embeddings_that_are_no_float_tensor(embeddings: object) -> None:
 def test_bad_images(images: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         testing.small_classifier().check_images(images)
+    own = ZeroShotClassifier(testing.small_tower(), torch.eye(5, 16))  # the tower states its image size
+    with pytest.raises(ValueError, match=message):
+        own.check_images(images)

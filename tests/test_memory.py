@@ -121,7 +121,7 @@ def test_random_selection_draws_visible_entries_without_replacement(shape: dict,
         batch = random_batch(generator, size, shape["queues"])
         memory.insert(memory.stage(**batch))
     everything = memory.select(batch["embeddings"], shape["capacity"])
-    drawn = memory.select(batch["embeddings"], topk, generator=torch.Generator().manual_seed(1))
+    drawn = memory.select(batch["embeddings"], topk, draw=(1, torch.arange(size)))
     sizes = everything.valid.sum(2)
     assert torch.equal(drawn.valid.sum(2), sizes.clamp_max(topk))
     for query in range(size):
@@ -137,7 +137,7 @@ def test_random_selection_is_uniform() -> None:
     batch = random_batch(torch.Generator().manual_seed(0), 10, 1)
     memory.insert(memory.stage(**{**batch, "keep": torch.ones(10, dtype=torch.bool)}))
     queries = batch["embeddings"][:1].expand(4000, -1)
-    drawn = memory.select(queries, 3, generator=torch.Generator().manual_seed(0))
+    drawn = memory.select(queries, 3, draw=(0, torch.arange(4000)))
     frequency = drawn.numbers.flatten().bincount(minlength=10) / len(queries)
     assert (frequency - 0.3).abs().max() < 0.03
 
@@ -345,10 +345,27 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         memory.restore(other.state())
     with pytest.raises(ValueError, match="the memory's state must hold"):
         memory.restore({"table": before["table"]})
-    with pytest.raises(
-        ValueError, match=r"the table of the memory's state does not fit its \d+ rows: it is damaged"
-    ):
-        memory.restore({**before, "table": before["table"].clamp_min(10**6)})
+    damages = {
+        "rows out of range": {"table": before["table"].clamp_min(10**6)},
+        "one row twice": {"table": torch.where(before["table"] == 2, 1, before["table"])},
+        "a wrong count": {"counts": before["counts"].clamp_max(1)},
+        "a negative count": {"counts": -before["counts"]},
+        "too few rows": {"used": before["used"] - 1},
+    }
+    for damage in damages.values():
+        with pytest.raises(
+            ValueError, match="the memory's state is damaged: its table, counts and rows do not fit"
+        ):
+            memory.restore({**before, **damage})
+    for name in ("embeddings", "gradients", "scales", "entropies"):
+        spoiled = before[name].clone()
+        spoiled.view(-1)[-1] = torch.nan
+        with pytest.raises(ValueError, match=f"{name} in the state must be finite"):
+            memory.restore({**before, name: spoiled})
+    with pytest.raises(ValueError, match=r"seen in the state must be torch\.int64 of shape"):
+        memory.restore({**before, "seen": torch.tensor([1, 2])})
+    with pytest.raises(ValueError, match="tags in the state must be a tensor, got int"):
+        memory.restore({**before, "tags": 3})
     cut = {**before, "gradients": before["gradients"][:-1]}
     with pytest.raises(ValueError, match=r"gradients in the state must be torch\.float16 of shape"):
         memory.restore(cut)

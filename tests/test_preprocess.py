@@ -82,6 +82,21 @@ def test_the_callers_picture_is_not_changed() -> None:
     assert image.size == (40, 30)
 
 
+def test_one_number_or_a_list_is_a_size() -> None:
+    assert Preprocess(32).size == Preprocess([32, 32]).size == Preprocess((32, 32)).size == (32, 32)
+
+
+def test_another_default_device_or_type_changes_nothing() -> None:
+    expected = Preprocess(16)(picture(40, 30))
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            result = Preprocess(16)(picture(40, 30))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(result, expected)
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -100,6 +115,21 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
         Preprocess((8, 8))(path)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("codec"), NotImplementedError("kind"), EOFError("end")])
+def test_any_error_of_a_decoder_names_the_file(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "odd.png"
+    picture(8, 8).save(path)
+
+    def load(self: Image.Image) -> None:
+        raise error
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    with pytest.raises(ValueError, match=r"odd\.png cannot be read as an image"):
+        open_image(path)
+
+
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_an_enormous_file_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "big.png"
@@ -109,7 +139,7 @@ def test_an_enormous_file_is_refused_before_it_is_decoded(tmp_path: Path) -> Non
 
 
 def test_an_elongated_picture_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of 1 x 5000 pixels is too elongated for 224 x 224"):
+    with pytest.raises(ValueError, match="image 0 of 1 x 5000 pixels is too elongated for 224 x 224"):
         Preprocess((224, 224))(Image.new("L", (1, 5000)))
     with pytest.raises(ValueError, match="too elongated"):
         Preprocess((24, 24), resize_mode="longest")(Image.new("L", (1, 5000)))
@@ -124,6 +154,7 @@ def test_an_elongated_picture_is_refused() -> None:
         ),
         (torch.zeros(1, 8, 8, dtype=torch.uint8), r"got torch.uint8 \(1, 8, 8\)"),
         ([], "images must hold at least one image, got none"),
+        (torch.zeros(3, 0, 8, dtype=torch.uint8), r"image 0 has no pixels \(8 x 0\)"),
     ],
 )
 def test_bad_images(images: object, message: str) -> None:
@@ -144,7 +175,7 @@ def test_what_is_no_picture() -> None:
             "interpolation must be one of .*'bicubic'.* got 'cubic'",
         ),
         ({"size": (8, 8), "resize_mode": "fit"}, "resize_mode must be one of"),
-        ({"size": (8,)}, r"size must be a height and a width, got \(8,\)"),
+        ({"size": (8,)}, r"size must be a height and a width, or one number for both, got \(8,\)"),
         ({"size": (8, 8), "std": (1, 1, 0)}, "mean and std must be three numbers, std above 0"),
     ],
 )

@@ -69,8 +69,15 @@ def test_bad_class_lists(classes: list, message: str) -> None:
 
 
 def test_a_string_is_no_class_list() -> None:
-    with pytest.raises(TypeError, match="classes must be a sequence of names, got the string 'cat'"):
+    with pytest.raises(TypeError, match="classes must be a sequence of names, got 'cat'"):
         prompts.check_classes("cat")
+    with pytest.raises(TypeError, match="classes must be a sequence of names, got None"):
+        prompts.check_classes(None)
+
+
+def test_generators_are_taken() -> None:
+    assert prompts.check_classes(name for name in ("a", "b")) == ("a", "b")
+    assert prompts.check_templates(t for t in ("a {}",)) == ("a {}",)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ramen import aggregate, checks, devices
 from ramen.codecs import CODECS
+from ramen.hashing import pair_scores
 from ramen.objectives import entropy, mean_entropy
 
 # -- objectives -------------------------------------------------------------------------------------
@@ -55,16 +57,38 @@ def test_codecs_keep_signs_and_sizes(name: str, size: float) -> None:
     stored, scales = codec.encode(gradients)
     assert stored.dtype == codec.dtype
     assert stored.isfinite().all()
-    decoded = codec.decode(stored, scales)
+    decoded = stored.float() * scales[:, None]
     torch.testing.assert_close(decoded, gradients, rtol=1e-3 if name == "fp16" else 0, atol=2e-7 * size)
     assert torch.equal(decoded.sign(), gradients.sign())
 
 
 @pytest.mark.parametrize("name", CODECS)
 def test_codecs_take_zero_rows(name: str) -> None:
-    codec = CODECS[name]
-    assert torch.equal(codec.decode(*codec.encode(torch.zeros(2, 3))), torch.zeros(2, 3))
-    assert codec.bytes_per_entry(100, 10) == 110 * codec.dtype.itemsize + 4
+    stored, scales = CODECS[name].encode(torch.zeros(2, 3))
+    assert torch.equal(stored.float() * scales[:, None], torch.zeros(2, 3))
+
+
+# -- hashing ----------------------------------------------------------------------------------------
+
+
+def test_pair_scores_are_uniform_and_independent() -> None:
+    scores = pair_scores(0, torch.arange(300), torch.arange(500))
+    assert scores.shape == (300, 500)
+    assert scores.min() >= 0
+    assert scores.max() < 1
+    assert len(scores.unique()) == 150_000
+    counts = torch.histc(scores.float(), bins=50, min=0, max=1)
+    assert ((counts - 3000) / 3000**0.5).abs().max() < 4.5
+    for other in (scores.roll(1, 0), scores.roll(1, 1), pair_scores(1, torch.arange(300), torch.arange(500))):
+        assert torch.corrcoef(torch.stack([scores.flatten(), other.flatten()]))[0, 1].abs() < 0.01
+
+
+def test_pair_scores_depend_on_the_numbers_alone() -> None:
+    queries, entries = torch.arange(20), torch.arange(12).view(3, 4)
+    whole = pair_scores(7, queries, entries)
+    assert whole.shape == (20, 3, 4)
+    assert torch.equal(pair_scores(7, queries[5:6], entries)[0], whole[5])
+    assert torch.equal(pair_scores(7, queries, entries[1:2])[:, 0], whole[:, 1])
 
 
 # -- weighted sums ----------------------------------------------------------------------------------
@@ -157,4 +181,11 @@ def test_the_nearest_name_comes_first() -> None:
     assert checks.nearest("tentt", ["tent", "note"]) == "; did you mean 'tent'? Valid: note, tent"
     assert checks.nearest("VIT-b-32", ["ViT-B-32", "RN50"]).startswith("; did you mean 'ViT-B-32'?")
     assert checks.nearest("zzz", ["tent"]) == " Valid: tent"
+    assert checks.nearest("x", []) == " (there are none)"
     assert "(100 in all)" in checks.nearest("x", [str(i) for i in range(100)])
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    assert checks.integer("capacity", np.int64(75), 1) == 75
+    assert checks.number("lr", np.float32(0.5), 0) == 0.5
+    assert type(checks.integer("capacity", np.int64(75), 1)) is int

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ramen import norms
 from ramen.devices import parse_device, parse_dtype, plain_numerics
+from ramen.probe import pooled, probe
+from ramen.scaling import GradientScaling
 
-# Entropy gradients of confident images underflow in fp16 activations; a power of two costs no bit.
-_FP16_LOSS_SCALE = 2.0**10
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
 
 
@@ -40,9 +40,9 @@ class AffineSlice:
 class AffineEncoder:
     """Wrap ``module``, any image encoder with norm layers, as a function of images and a flat vector.
 
-    The module stays its owner's: this works on a private structure in eval mode that shares the weights
-    (so training the module in place shows through), has its own buffers and needs no gradient for any
-    weight. One encoder serves one thread at a time.
+    The module stays its owner's: this works on a private structure in eval mode, with its own buffers and
+    norm parameters. The other weights are shared, not copied, unless ``device`` or ``dtype`` differ, and get
+    no gradient; wrap the module again after training it. One encoder serves one thread at a time.
 
     Args:
         module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that.
@@ -54,6 +54,7 @@ class AffineEncoder:
     Attributes:
         base: The pretrained flat vector ``(G,)``, fp32 (fp64 for a double encoder).
         layout: One ``AffineSlice`` for each norm parameter.
+        image_size: Height and width that the module states it takes, or None.
 
     >>> from torch import nn
     >>> encoder = AffineEncoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4)))
@@ -79,34 +80,38 @@ class AffineEncoder:
             raise ValueError("module must have floating-point parameters, got none")
         self.device = first.device if device is None else parse_device(device)
         self.dtype = _weight_dtype(module) if dtype is None else parse_dtype(dtype)
-        self.embed_dim: int | None = None  # known once images of the right size have been seen
+        self.image_size = _stated_size(module)
+        self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
         self._build(module, frozenset())
-        if example is None:
-            example = _default_example(module)
-        if example is not None:
-            blind = self._probe(example)
-            if blind:
-                self._build(module, blind)
-                self._probe(example)
+        shape = _example_shape(example, self.image_size)
+        if shape is not None and (blind := self._probe(shape)):
+            self._build(module, blind)
+            self._probe(shape)
 
     # -- the function -------------------------------------------------------------------------------
 
     def __call__(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
         """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder)."""
+        if self.dtype == torch.float16 and affine is not None and affine.requires_grad:
+            scaling = GradientScaling(per_image=affine.ndim == 2)
+            features = self.features(images, scaling.leave(affine)).float()
+            return F.normalize(scaling.enter(features), dim=-1)
         features = self.features(images, affine)
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
     def features(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
         """The module's own output ``(B, d)``, before it is brought to unit length."""
-        if self._owner is not None and (blind := self._probe(images)):
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            came = images.dtype if isinstance(images, Tensor) else type(images).__name__
+            raise TypeError(f"images must be a float tensor, got {came}")
+        if self._owner is not None and (blind := self._probe(tuple(images.shape[1:]))):
             raise ValueError(
                 f"norm layers {', '.join(sorted(blind))} normalise a learned constant, not the images, and "
                 "cannot be adapted for each image: construct the AffineEncoder with example=images, which "
                 "leaves them out of the flat vector"
             )
-        affine = self._check_affine(affine, len(images))
-        return self._forward(images, affine)
+        return self._forward(images, self._check_affine(affine, len(images)))
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
@@ -114,9 +119,8 @@ class AffineEncoder:
         For an ``affine`` of shape ``(B, G)`` and a sum of per-image losses, row ``i`` is the gradient of
         image ``i``'s loss alone: one backward pass gives all of them.
         """
-        scale = _FP16_LOSS_SCALE if self.dtype == torch.float16 else 1.0
-        (gradient,) = torch.autograd.grad(loss * scale, affine, allow_unused=True)
-        return torch.zeros_like(affine) if gradient is None else gradient / scale
+        (gradient,) = torch.autograd.grad(loss, affine, allow_unused=True)
+        return torch.zeros_like(affine) if gradient is None else gradient
 
     def weights(self) -> dict[str, Tensor]:
         """Every tensor that the function is made of, by name; for fingerprints and analyses."""
@@ -141,71 +145,41 @@ class AffineEncoder:
                     stacklevel=3,
                 )
         self._module, self._norms = norms.replace_norms(module, found, self.device, self.dtype)
-        self.layout, self.base = self._flatten(found)
+        self._flatten(found)
 
-    def _flatten(self, found: dict[str, nn.Module]) -> tuple[tuple[AffineSlice, ...], Tensor]:
+    def _flatten(self, found: dict[str, nn.Module]) -> None:
+        """Lay the norm parameters out in one vector; a parameter that two layers share has one place."""
         dtype = torch.promote_types(self.dtype, torch.float32)
         layout: list[AffineSlice] = []
         values: list[Tensor] = []
-        start = 0
+        index: dict[int, int] = {}
+        self._wiring: list[tuple[norms.Norm, str, int]] = []  # which slice goes to which layer's parameter
         for layer_name, layer in found.items():
             for kind in ("weight", "bias"):
                 value = getattr(layer, kind, None)
-                if isinstance(value, Tensor):
+                if not isinstance(value, Tensor):
+                    continue
+                if id(value) not in index:
+                    index[id(value)] = len(layout)
+                    start = layout[-1].stop if layout else 0
                     stop = start + value.numel()
                     layout.append(AffineSlice(layer_name, kind, start, stop, tuple(value.shape)))
                     values.append(value.detach().to(self.device, dtype).flatten())
-                    start = stop
-        return tuple(layout), torch.cat(values)
+                self._wiring.append((self._norms[layer_name], kind, index[id(value)]))
+        self.layout, self.base = tuple(layout), torch.cat(values)
 
-    @torch.no_grad()
-    def _probe(self, example: Tensor) -> frozenset[str]:
-        """Find the image axis of every norm layer's input, and check that the copy equals the original.
-
-        Whether an axis holds tokens or images cannot be told from one shape (50 tokens, 50 images); so one
-        image and two are sent through, and the axis that doubles is the one. Returns the layers whose
-        input does not depend on the images (CoCa's pooling normalises a learned query), if there are any.
-        """
+    def _probe(self, image_shape: tuple[int, ...]) -> frozenset[str]:
+        """Look where the images are; returns the norm layers that see none, if there are any."""
         assert self._owner is not None
-        pair = torch.randn((2, *example.shape[1:]), generator=torch.Generator().manual_seed(0))
-        seen_one, _ = self._record_inputs(pair[:1])
-        seen_two, features = self._record_inputs(pair)
-        blind = frozenset(name for name, x in seen_two.items() if x.shape == seen_one[name].shape)
-        if blind:
-            return blind
-        for name, two in seen_two.items():
-            self._norms[name].place_images(name, seen_one[name], two)
-        self._check_equals(self._owner, pair, features)
-        self.embed_dim = features.shape[1]
-        self._owner = None
-        return blind
-
-    def _record_inputs(self, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        seen: dict[str, Tensor] = {}
-        hooks = []
-        for name, norm in self._norms.items():
-
-            def record(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                seen[name] = inputs[0]
-
-            hooks.append(norm.register_forward_pre_hook(record))
-        try:
-            return seen, self._forward(images, self.base)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _check_equals(self, owner: nn.Module, images: Tensor, features: Tensor) -> None:
-        original = norms.private_copy(owner)
-        device = next(original.parameters()).device
-        expected = _pooled(original(images.to(device, _weight_dtype(owner)))).to(self.device, torch.float32)
-        error = (features.float() - expected).norm() / expected.norm().clamp_min(1e-12)
-        half = {self.dtype, _weight_dtype(owner)} & {torch.float16, torch.bfloat16}
-        if not error <= (0.05 if half else 1e-3):
-            raise ValueError(
-                f"{type(owner).__name__} cannot be wrapped: with its norm layers replaced its output differs "
-                f"from its own by {error:.1%}. Norm layers found: {', '.join(self._norms)}"
-            )
+        dtype = _weight_dtype(self._owner)
+        half = {self.dtype, dtype} & {torch.float16, torch.bfloat16}
+        finding = probe(
+            self._owner, dtype, self._norms, self._forward, self.base, image_shape, 0.05 if half else 1e-3
+        )
+        if not finding.blind:
+            self.embed_dim = finding.embed_dim
+            self._owner = None
+        return finding.blind
 
     # -- one call -----------------------------------------------------------------------------------
 
@@ -213,38 +187,23 @@ class AffineEncoder:
         if affine is None:
             return self.base
         size = len(self.base)
+        expected = f"a float tensor of shape ({size},) or ({batch}, {size}) for {batch} images"
+        if not isinstance(affine, Tensor) or not affine.is_floating_point():
+            raise TypeError(f"affine must be {expected}, got {type(affine).__name__}")
         if tuple(affine.shape) not in ((size,), (batch, size)):
-            raise ValueError(
-                f"affine must have shape ({size},) or ({batch}, {size}) for {batch} images, "
-                f"got {tuple(affine.shape)}"
-            )
+            raise ValueError(f"affine must be {expected}, got shape {tuple(affine.shape)}")
         return affine.to(self.base.dtype)
 
     def _forward(self, images: Tensor, affine: Tensor) -> Tensor:
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
-        leading = affine.shape[:-1]
+        shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
-            for piece, where in zip(pieces, self.layout, strict=True):
-                setattr(self._norms[where.layer], where.kind, piece.reshape(*leading, *where.shape))
-            return _pooled(self._module(images.to(self.device, self.dtype)))
+            for norm, kind, index in self._wiring:
+                setattr(norm, kind, shaped[index])
+            return pooled(self._module(images.to(self.device, self.dtype)))
         finally:
             for norm in self._norms.values():
                 norm.weight = norm.bias = None
-
-
-def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
-    """One SignSGD step; a coordinate whose gradient is not finite stays where it is."""
-    direction = torch.sign(torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
-    return affine - lr * direction.to(affine.dtype)
-
-
-def _pooled(output: object) -> Tensor:
-    """The image features of an encoder's output: CoCa-like towers return tokens beside them."""
-    features = output[0] if isinstance(output, tuple | list) and output else output
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        came = tuple(features.shape) if isinstance(features, Tensor) else type(output).__name__
-        raise ValueError(f"the encoder must return features of shape (images, width), got {came}")
-    return features
 
 
 def _weight_dtype(module: nn.Module) -> torch.dtype:
@@ -256,11 +215,20 @@ def _weight_dtype(module: nn.Module) -> torch.dtype:
     return max(sizes, key=lambda dtype: sizes[dtype])
 
 
-def _default_example(module: nn.Module) -> Tensor | None:
-    """A blank image of the size that open_clip's towers state, if the module does."""
+def _stated_size(module: nn.Module) -> tuple[int, int] | None:
+    """The image size that open_clip's towers state, if the module does."""
     size = getattr(module, "image_size", None)
     if isinstance(size, int):
-        size = (size, size)
+        return size, size
     if isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(s, int) for s in size):
-        return torch.zeros(1, 3, *size)
+        return size[0], size[1]
     return None
+
+
+def _example_shape(example: object, stated: tuple[int, int] | None) -> tuple[int, ...] | None:
+    if example is None:
+        return None if stated is None else (3, *stated)
+    if not isinstance(example, Tensor) or example.ndim != 4:
+        came = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
+        raise ValueError(f"example must be a batch of images (B, 3, H, W), got {came}")
+    return tuple(example.shape[1:])

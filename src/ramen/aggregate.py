@@ -1,13 +1,14 @@
 """Weighted sums of stored rows: for every query, its own rows with its own weights.
 
-Two exact ways. On a GPU one dense product over the whole pool reads it once, at the speed of its memory. On a
-CPU the rows that are really used are gathered and summed, which touches far less.
+Two ways. On a GPU one dense product over the whole pool reads it once, at the speed of its memory. On a CPU
+the rows that are really used are gathered and summed, which touches far less.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_REST_SCALE = 2.0**11  # what the rounding to half precision leaves is smaller by that much
 _PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
 
 
@@ -41,6 +42,11 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     spread = weights.new_zeros(len(rows), len(pool)).scatter_add_(1, rows, weights)
     if pool.dtype == torch.float32:
         return spread @ pool
-    # The product takes both factors in the pool's type: bring the largest weight of each query to 1.
+    # The product takes both factors in the pool's type. So the largest weight of each query is brought to 1,
+    # and what the rounding of the weights leaves over goes along as further rows of the same product.
     largest = spread.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    return torch.mm((spread / largest).to(pool.dtype), pool, out_dtype=torch.float32) * largest
+    exact = spread / largest
+    rounded = exact.to(pool.dtype)
+    rest = ((exact - rounded.float()) * _REST_SCALE).to(pool.dtype)
+    sums, rest_sums = torch.mm(torch.cat([rounded, rest]), pool, out_dtype=torch.float32).chunk(2)
+    return (sums + rest_sums / _REST_SCALE) * largest

@@ -2,12 +2,16 @@
 
 import difflib
 import math
+import numbers
+import operator
 from collections.abc import Iterable
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The end of an "unknown name" message: the closest valid name, then all of them."""
     names = sorted(valid)
+    if not names:
+        return " (there are none)"
     close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     hint = next((f"; did you mean {n!r}?" for n in names if close and n.lower() == close[0]), "")
     listed = ", ".join(names) if len(names) <= 30 else f"{', '.join(names[:30])}, ... ({len(names)} in all)"
@@ -24,20 +28,24 @@ def choice(argument: str, value: object, valid: Iterable[str]) -> str:
 
 def integer(argument: str, value: object, minimum: int, maximum: int | None = None, at_most: str = "") -> int:
     """``value``, if it is a whole number in the range; ``at_most`` names where the maximum comes from."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]  # numpy's integers too
+    except TypeError:
+        whole = None
+    if whole is None or isinstance(value, bool):
         raise TypeError(f"{argument} must be a whole number, got {type(value).__name__} {value!r}")
     if maximum is None:
-        if value < minimum:
-            raise ValueError(f"{argument} must be at least {minimum}, got {value}")
-    elif not minimum <= value <= maximum:
+        if whole < minimum:
+            raise ValueError(f"{argument} must be at least {minimum}, got {whole}")
+    elif not minimum <= whole <= maximum:
         upper = f"{at_most}={maximum}" if at_most else str(maximum)
-        raise ValueError(f"{argument} must be between {minimum} and {upper}, got {value}")
-    return value
+        raise ValueError(f"{argument} must be between {minimum} and {upper}, got {whole}")
+    return whole
 
 
 def number(argument: str, value: object, minimum: float, *, exclusive: bool = False) -> float:
     """``value`` as a float, if it is a finite number not below (or above) ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a number, got {type(value).__name__} {value!r}")
     if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
         relation = "above" if exclusive else "at least"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ramen import prompts
 from ramen.affine import AffineEncoder
 from ramen.checks import number
-from ramen.devices import parse_device, parse_dtype
+from ramen.devices import parse_device, parse_dtype, plain_numerics
 from ramen.loading import TextEncoder, load_open_clip, text_encoder
 from ramen.preprocess import Picture, Preprocess
 
@@ -38,6 +38,7 @@ class ZeroShotClassifier:
         encoder: The ``AffineEncoder``.
     """
 
+    @plain_numerics()
     def __init__(
         self,
         encoder: nn.Module | AffineEncoder,
@@ -74,6 +75,8 @@ class ZeroShotClassifier:
         self.class_embeddings = (
             F.normalize(vectors, dim=-1) if vectors.ndim == 2 else prompts.average_templates(vectors)
         )
+        if (self.class_embeddings.norm(dim=-1) < 0.5).any():
+            raise ValueError("class_embeddings: the templates of a class must not cancel each other")
         self._check_width()
         self._fingerprint: dict[str, Any] | None = None
 
@@ -90,6 +93,11 @@ class ZeroShotClassifier:
         return self.encoder.dtype
 
     @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of the images it takes, where that is known."""
+        return self.encoder.image_size if self._preprocess is None else self._preprocess.size
+
+    @property
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.classes)
@@ -101,12 +109,11 @@ class ZeroShotClassifier:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies it: hashes of the weights and class embeddings, class names, logit scale."""
+        """What identifies it: class names, a hash of the encoder's weights, logit scale."""
         if self._fingerprint is None:
             self._fingerprint = {
                 "classes": list(self.classes),
                 "encoder": _hash(self.encoder.weights()),
-                "class_embeddings": _hash({"class_embeddings": self.class_embeddings}),
                 "logit_scale": self.logit_scale,
             }
         return self._fingerprint
@@ -126,14 +133,14 @@ class ZeroShotClassifier:
         """``images``, if it is a batch of preprocessed images."""
         if not isinstance(images, Tensor):
             raise TypeError(f"images must be a tensor, got {type(images).__name__}; clf.preprocess makes one")
-        size = ("H", "W") if self._preprocess is None else self._preprocess.size
-        expected = f"a float tensor of shape (B, 3, {size[0]}, {size[1]})"
+        height, width = self.image_size or ("H", "W")
+        expected = f"a float tensor of shape (B, 3, {height}, {width})"
         came = f"{images.dtype} of shape {tuple(images.shape)}"
         if not images.is_floating_point():
             raise ValueError(
                 f"images must be {expected}, got {came}; clf.preprocess makes one of uint8 images"
             )
-        wrong_size = self._preprocess is not None and tuple(images.shape[2:]) != self._preprocess.size
+        wrong_size = self.image_size is not None and tuple(images.shape[2:]) != self.image_size
         if images.ndim != 4 or images.shape[1] != 3 or wrong_size:
             raise ValueError(f"images must be {expected}, got {came}")
         if len(images) == 0:
@@ -165,6 +172,7 @@ class ZeroShotClassifier:
     # -- open_clip ----------------------------------------------------------------------------------
 
     @classmethod
+    @plain_numerics()
     def from_open_clip(
         cls,
         model: str,
@@ -175,6 +183,8 @@ class ZeroShotClassifier:
         dtype: str | torch.dtype = "float32",
         *,
         logit_scale: float | None = None,
+        preprocess: Preprocess | None = None,
+        quick_gelu: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> "ZeroShotClassifier":
         """Load a model of open_clip and embed the classes with its text tower.
@@ -187,20 +197,26 @@ class ZeroShotClassifier:
             device: Where to compute.
             dtype: Type of the image encoder's weights, norm layers excepted; the text tower stays in fp32.
             logit_scale: The model's own if not given.
+            preprocess: The model's own if not given. A tag of open_clip knows it; for a checkpoint file of a
+                model that was trained otherwise (SigLIP, for one) it must be said.
+            quick_gelu: Whether the model was trained with that activation; likewise known for tags.
             cache_dir: Where open_clip keeps what it downloads.
         """
         names, templates = prompts.check_classes(classes), prompts.check_templates(templates)
         device, dtype = parse_device(device), parse_dtype(dtype)
-        clip = load_open_clip(model, pretrained, cache_dir)
+        clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
         image_tower = clip.visual
         encoder = AffineEncoder(image_tower, device=device, dtype=dtype)
-        preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
+        if preprocess is None:
+            preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
+        if logit_scale is None:
+            logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
         clip.visual = None  # the rest of the model is the text tower
         encode_text = text_encoder(clip.to(device), model, cache_dir)
         return cls(
             encoder,
             prompts.embed_classes(encode_text, names, templates),
-            clip.logit_scale.exp().item() if logit_scale is None else logit_scale,
+            logit_scale,
             classes=names,
             templates=templates,
             preprocess=preprocess,
@@ -218,7 +234,7 @@ def _wrap(
         if device is not None or dtype is not None:
             raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
         return encoder
-    example = None if preprocess is None else torch.zeros(1, 3, *preprocess.size)
+    example = None if preprocess is None else torch.empty(1, 3, *preprocess.size, device="meta")
     return AffineEncoder(encoder, example=example, device=device, dtype=dtype)
 
 

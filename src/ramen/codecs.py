@@ -26,14 +26,6 @@ class Codec:
         largest = gradients.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny)
         return (gradients / largest[:, None]).to(self.dtype), largest.float()
 
-    def decode(self, stored: Tensor, scales: Tensor) -> Tensor:
-        """The gradients in fp32."""
-        return stored.float() * scales[:, None]
-
-    def bytes_per_entry(self, gradient_size: int, embedding_size: int) -> int:
-        """What one gradient with its scale, and one embedding, take."""
-        return gradient_size * self.dtype.itemsize + 4 + embedding_size * self.embedding_dtype.itemsize
-
 
 CODECS = {
     "fp32": Codec("fp32", torch.float32, torch.float32),

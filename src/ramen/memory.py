@@ -20,10 +20,11 @@ from ramen import fifo as fifo_order
 from ramen.aggregate import weighted_rows
 from ramen.codecs import CODECS
 from ramen.devices import free_bytes, plain_numerics, readable_bytes
+from ramen.hashing import pair_scores
 from ramen.pool import Column, RowPool, expect
 
 _SPARE_ROW = 0
-_DISTANCE_BYTES = 256 * 2**20  # the most that is spread out at a time to compute distances
+_DISTANCE_BYTES = 64 * 2**20  # the most that is spread out at a time to compute distances
 
 
 @dataclass(frozen=True)
@@ -163,27 +164,37 @@ class Memory:
     def state(self) -> dict[str, Tensor]:
         """Copies of all content; ``restore`` takes them back."""
         index = {name: tensor.clone() for name, tensor in self._index.items()}
-        return {**self._pool.state(int(index["used"])), **index, "seen": torch.tensor(self.seen)}
+        return {
+            **self._pool.state(int(index["used"])),
+            **index,
+            "seen": torch.tensor(self.seen, device="cpu"),
+        }
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take over the content that ``state`` gave; nothing changes if it does not fit."""
+        """Take over the content that ``state`` gave; where it does not fit, say why and change nothing."""
         expected = {*self.columns, *self._index, "seen"}
         if state.keys() != expected:
             raise ValueError(f"the memory's state must hold {sorted(expected)}, got {sorted(state)}")
-        for name, like in self._index.items():
-            expect(name, state[name], like.dtype, tuple(like.shape))
-        rows, table = int(state["used"]), state["table"]
-        if (
-            not 1 <= rows <= self.slots + 1
-            or table.min() < -1
-            or table.max() >= rows
-            or table[-1] != _SPARE_ROW
-        ):
-            raise ValueError(f"the table of the memory's state does not fit its {rows} rows: it is damaged")
-        self._pool = self._pool.restored(state, rows)
+        expect("seen", state["seen"], torch.int64, ())
+        for name, (shape, dtype) in self._index_spec().items():
+            expect(name, state[name], dtype, shape)
+        self._check_index({name: state[name].cpu() for name in self._index})
+        rows, seen = int(state["used"]), int(state["seen"])
+        pool = self._pool.restored(state, rows)
         self._index = {name: state[name].to(self.device, copy=True) for name in self._index}
-        self._rows = rows
-        self.seen = int(state["seen"])
+        self._pool, self._rows, self.seen = pool, rows, seen
+
+    def _check_index(self, index: dict[str, Tensor]) -> None:
+        """Every entry has one row, every row one entry, and every queue as many as it counts."""
+        slots, counts, rows = index["table"][:-1], index["counts"], int(index["used"])
+        held = slots[slots >= 0].sort().values
+        filled = (slots.view(self.queues, self.capacity) >= 0).sum(1)
+        in_order = torch.equal(held, torch.arange(1, rows, device="cpu")) and bool((slots >= -1).all())
+        counted = torch.equal(filled, counts.clamp_max(self.capacity)) and bool((counts >= 0).all())
+        if self.fifo == "float16":
+            counted = counted and bool((counts <= self.capacity).all())
+        if not (in_order and counted and index["table"][-1] == _SPARE_ROW):
+            raise ValueError("the memory's state is damaged: its table, counts and rows do not fit together")
 
     # -- insertion ----------------------------------------------------------------------------------
 
@@ -263,7 +274,7 @@ class Memory:
         topk: int,
         *,
         staged: Staged | None = None,
-        generator: torch.Generator | None = None,
+        draw: tuple[int, Tensor] | None = None,
     ) -> Selection:
         """The ``topk`` entries of every queue that are most similar to each query.
 
@@ -272,15 +283,16 @@ class Memory:
             topk: How many of each queue; fewer where a queue has fewer.
             staged: The batch of the queries themselves, not inserted yet: then each query sees itself and
                 what came before it, as if the images had arrived one by one.
-            generator: Choose uniformly at random with it instead of by similarity.
+            draw: A seed and the queries' stream numbers: choose uniformly at random instead of by similarity.
         """
         queries = queries.to(self.device, torch.float32)
         rows, visible = self._candidates(staged, len(queries))
-        if generator is None:
-            embeddings = self._column("embeddings", staged).float()
-            scores = (queries @ embeddings.T)[:, rows.clamp_min(_SPARE_ROW)]
+        held = rows.clamp_min(_SPARE_ROW)
+        if draw is None:
+            scores = (queries @ self._column("embeddings", staged).float().T)[:, held]
         else:
-            scores = torch.rand(visible.shape, generator=generator, device=self.device)
+            seed, numbers = draw
+            scores = pair_scores(seed, numbers.to(self.device), self._column("numbers", staged)[held])
         best = scores.masked_fill(~visible, -torch.inf).topk(min(topk, rows.shape[1]), dim=2)
         valid = best.values > -torch.inf
         chosen = rows.expand(len(queries), -1, -1).gather(2, best.indices)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_SHAPE_ATTRIBUTES = ("normalized_shape", "num_features", "num_channels", "num_groups")
+
 
 class Norm(nn.Module):
     """Base of the replacements, which differ in how they normalise.
@@ -31,6 +33,9 @@ class Norm(nn.Module):
         self.channels_first = _is_channels_first(original)
         self.image_axis: int | None = None
         self.rows_per_image = 1
+        for name in _SHAPE_ATTRIBUTES:  # some encoders read them
+            if hasattr(original, name):
+                setattr(self, name, getattr(original, name))
         # timm fuses dropout and activation into some of its norm layers; dropout is the identity in eval.
         activation = getattr(original, "act", None)
         self.activation = activation if isinstance(activation, nn.Module) else None
@@ -38,8 +43,8 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, apply ``weight`` and ``bias``, then the fused activation if the original had one."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        parameters = [p for p in (self.weight, self.bias) if p is not None]
-        if any(p.shape != self.param_shape for p in parameters):
+        given = self.weight if self.weight is not None else self.bias
+        if given is not None and given.ndim > len(self.param_shape):
             y = self._affine_per_image(self.normalise(wide, None, None))
         else:
             y = self.normalise(wide, self.weight, self.bias)
@@ -53,23 +58,6 @@ class Norm(nn.Module):
     def feature_axis(self, x: Tensor) -> int:
         """The first of the axes of ``x`` that the original weight runs along."""
         return 1 if self.channels_first else x.ndim - len(self.param_shape)
-
-    def place_images(self, name: str, one: Tensor, two: Tensor) -> None:
-        """Find where this layer's input holds the images, from what it saw for one image and for two."""
-        axes = [axis for axis, (n, m) in enumerate(zip(one.shape, two.shape, strict=False)) if m != n]
-        if one.ndim != two.ndim or len(axes) != 1 or two.shape[axes[0]] != 2 * one.shape[axes[0]]:
-            raise ValueError(
-                f"norm layer {name!r} cannot be given parameters for each image: its input has shape "
-                f"{tuple(one.shape)} for one image and {tuple(two.shape)} for two"
-            )
-        self.image_axis = axes[0]
-        self.rows_per_image = one.shape[axes[0]]
-        first = two.narrow(axes[0], 0, self.rows_per_image).float()
-        if (first - one.float()).norm() > 0.1 * one.float().norm():
-            raise ValueError(
-                f"norm layer {name!r} cannot be given parameters for each image: along axis {axes[0]} of its "
-                "input the rows of different images are interleaved or mixed"
-            )
 
     def _affine_per_image(self, normalised: Tensor) -> Tensor:
         weight = None if self.weight is None else self._spread(self.weight, normalised)
@@ -105,15 +93,17 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Division by the root mean square; no mean is subtracted and there is no bias."""
+    """Division by the root mean square; no mean is subtracted."""
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """See ``Norm.normalise``."""
         eps = self.eps if self.eps > 0 else None  # None: the resolution of the type, torch's own default
         shape = list(self.param_shape)
         if self.channels_first:
-            return F.rms_norm(x.movedim(1, -1), shape, weight, eps).movedim(-1, 1)
-        return F.rms_norm(x, shape, weight, eps)
+            x = x.movedim(1, -1)
+        y = F.rms_norm(x, shape, weight, eps)
+        y = y if bias is None else y + bias
+        return y.movedim(-1, 1) if self.channels_first else y
 
 
 class GroupNorm(Norm):
@@ -167,8 +157,9 @@ def find_replacement(layer: nn.Module) -> Callable[[nn.Module], Norm] | None:
 
 
 def looks_like_norm(layer: nn.Module) -> bool:
-    """Whether ``layer`` is by its name a norm layer with parameters of its own."""
-    return "norm" in type(layer).__name__.lower() and any(True for _ in layer.parameters(recurse=False))
+    """Whether ``layer`` is by its name a norm layer with a weight of its own, trainable or frozen."""
+    own = {name for name, _ in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))}
+    return "norm" in type(layer).__name__.lower() and "weight" in own
 
 
 def private_copy(

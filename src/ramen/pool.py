@@ -79,6 +79,8 @@ class RowPool:
         """A pool like this one that holds ``rows`` rows of ``state``."""
         for name, column in self.columns.items():
             expect(name, state[name], column.dtype, (rows, *column.row_shape))
+            if column.dtype.is_floating_point and not state[name].isfinite().all():
+                raise ValueError(f"{name} in the state must be finite, got numbers that are not")
         pool = RowPool(self.columns, self.limit)
         pool._tensors = {n: state[n].to(column.device, copy=True) for n, column in self.columns.items()}
         return pool
@@ -88,8 +90,10 @@ class RowPool:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
 
-def expect(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless a saved tensor has this type and shape."""
+def expect(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless something saved is a tensor of this type and shape."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name} in the state must be a tensor, got {type(tensor).__name__}")
     if tensor.dtype != dtype or tuple(tensor.shape) != shape:
         raise ValueError(
             f"{name} in the state must be {dtype} of shape {shape}, "

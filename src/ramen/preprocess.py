@@ -4,7 +4,6 @@ This is the exact CPU path: Pillow's own resizing, in the order and with the rou
 evaluation transform, so that both give the same numbers.
 """
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,17 +35,20 @@ def open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Im
     """Read an image file completely; the error of a missing, damaged or enormous one names it."""
     name = os.fspath(path)
     try:
-        with Image.open(name) as image:
-            if math.prod(image.size) > max_pixels:
-                raise ValueError(
-                    f"{name} has {image.size[0]} x {image.size[1]} pixels, more than {max_pixels}"
-                )
-            image.load()
-            return image
+        image = Image.open(name)
     except FileNotFoundError:
         raise FileNotFoundError(f"no image file at {name}") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:
         raise ValueError(f"{name} cannot be read as an image: {error}") from error
+    with image:
+        width, height = image.size
+        if width * height > max_pixels:
+            raise ValueError(f"{name} has {width} x {height} pixels, more than {max_pixels}")
+        try:
+            image.load()
+        except Exception as error:  # decoders raise all kinds
+            raise ValueError(f"{name} cannot be read as an image: {error}") from error
+        return image
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Preprocess:
     """open_clip's evaluation transform of a model, for PIL images, paths and uint8 tensors.
 
     Args:
-        size: Height and width that the encoder takes.
+        size: Height and width that the encoder takes, or one number for both.
         mean: Subtracted from each channel, of values in [0, 1].
         std: Each channel is divided by it.
         interpolation: Pillow's filter.
@@ -66,7 +68,7 @@ class Preprocess:
     torch.Size([4, 3, 32, 32])
     """
 
-    size: tuple[int, int]
+    size: tuple[int, int]  # as given, one number is enough
     mean: tuple[float, ...] = CLIP_MEAN
     std: tuple[float, ...] = CLIP_STD
     interpolation: str = "bicubic"
@@ -76,8 +78,7 @@ class Preprocess:
     def __post_init__(self) -> None:
         checks.choice("interpolation", self.interpolation, _FILTERS)
         checks.choice("resize_mode", self.resize_mode, _RESIZE_MODES)
-        if len(self.size) != 2 or min(self.size) < 1:
-            raise ValueError(f"size must be a height and a width, got {self.size!r}")
+        object.__setattr__(self, "size", _check_size(self.size))
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(
                 f"mean and std must be three numbers, std above 0, got {self.mean!r}, {self.std!r}"
@@ -88,7 +89,7 @@ class Preprocess:
         """The settings that open_clip attaches to a model as ``visual.preprocess_cfg``."""
         size, mean, std = config["size"], config["mean"], config["std"]
         return cls(
-            size=(size, size) if isinstance(size, int) else (int(size[0]), int(size[1])),
+            size=size,
             mean=tuple(mean) if isinstance(mean, list | tuple) else (mean,) * 3,
             std=tuple(std) if isinstance(std, list | tuple) else (std,) * 3,
             # "random" is a training augmentation; open_clip evaluates such models with bicubic
@@ -103,20 +104,26 @@ class Preprocess:
             images = list(images)
         elif isinstance(images, Image.Image | str | os.PathLike | Tensor):
             images = [images]
+        elif not isinstance(images, Sequence):
+            raise TypeError(f"images must be PIL images, paths or uint8 tensors, got {type(images).__name__}")
         if len(images) == 0:
             raise ValueError("images must hold at least one image, got none")
-        pixels = np.stack([self._pixels(_as_pil(image)) for image in images])
-        scaled = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div(255)
-        mean = torch.tensor(self.mean).view(3, 1, 1)
-        std = torch.tensor(self.std).view(3, 1, 1)
+        pixels = np.stack([self._pixels(_as_pil(image), _name(image, i)) for i, image in enumerate(images)])
+        scaled = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(torch.float32).div(255)
+        mean, std = (
+            torch.tensor(values, dtype=torch.float32, device="cpu").view(3, 1, 1)
+            for values in (self.mean, self.std)
+        )
         return scaled.sub(mean).div(std).contiguous()
 
-    def _pixels(self, image: Image.Image) -> np.ndarray:
+    def _pixels(self, image: Image.Image, name: str) -> np.ndarray:
         # open_clip resizes first and converts to RGB afterwards; for palette images the order matters
+        if min(image.size) < 1:
+            raise ValueError(f"images: {name} has no pixels ({image.width} x {image.height})")
         width, height = self._resized(image.size)
         if width < 1 or height < 1 or width * height > MAX_PIXELS:
             raise ValueError(
-                f"images: one of {image.width} x {image.height} pixels is too elongated for "
+                f"images: {name} of {image.width} x {image.height} pixels is too elongated for "
                 f"{self.size[1]} x {self.size[0]}: it would be resized to {width} x {height}"
             )
         resized = image.resize((width, height), _FILTERS[self._filter()])
@@ -142,6 +149,17 @@ class Preprocess:
         ratios = (height / target_height, width / target_width)
         ratio = max(ratios) if self.resize_mode == "longest" else min(ratios)
         return round(width / ratio), round(height / ratio)
+
+
+def _check_size(size: object) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else size
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError(f"size must be a height and a width, or one number for both, got {size!r}")
+    return checks.integer("size", pair[0], 1), checks.integer("size", pair[1], 1)
+
+
+def _name(image: Picture, index: int) -> str:
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {index}"
 
 
 def _as_pil(image: Picture) -> Image.Image:

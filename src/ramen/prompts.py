@@ -5,7 +5,7 @@ released code ends each template with a full stop, the paper prints them without
 and so every number, hence both spellings are here. The default is the code's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +43,9 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     >>> check_classes(["polar_bear", "fox"])
     ('polar bear', 'fox')
     """
-    if isinstance(classes, str):
-        raise TypeError(f"classes must be a sequence of names, got the string {classes!r}")
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise TypeError(f"classes must be a sequence of names, got {classes!r}")
+    classes = list(classes)
     for name in classes:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"classes must be non-empty strings, got {name!r}")
@@ -65,12 +66,13 @@ def check_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
         if templates not in TEMPLATE_SETS:
             raise ValueError(f"templates: no set is called {templates!r}{nearest(templates, TEMPLATE_SETS)}")
         return TEMPLATE_SETS[templates]
+    templates = tuple(templates)
     if not templates:
         raise ValueError("templates must hold at least one template, got an empty list")
     for template in templates:
         if not isinstance(template, str) or template.count("{}") != 1:
             raise ValueError(f"templates must each have one {{}} for the class name, got {template!r}")
-    return tuple(templates)
+    return templates
 
 
 @torch.no_grad()

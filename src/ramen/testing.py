@@ -88,16 +88,18 @@ class SmallTextEncoder:
 
     @torch.no_grad()
     def __init__(self, tower: nn.Module) -> None:
-        generator = torch.Generator().manual_seed(0)
-        noise = torch.randn(64, 3, _IMAGE_SIZE, _IMAGE_SIZE, generator=generator)
-        self.common = F.normalize(F.normalize(tower(noise), dim=-1).mean(0), dim=0)
+        features = tower(_noise(64, (_IMAGE_SIZE, _IMAGE_SIZE), seed=0))
+        self.common = F.normalize(F.normalize(features, dim=-1).mean(0), dim=0)
 
     def __call__(self, texts: list[str]) -> Tensor:
         """Embeddings ``(texts, width)``."""
         seeds = [int.from_bytes(sha256(text.encode()).digest()[:7]) for text in texts]
-        vectors = [torch.randn(_WIDTH, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        rows = torch.stack(vectors)
+        rows = torch.stack([torch.randn(_WIDTH, generator=torch.Generator().manual_seed(s)) for s in seeds])
         return rows - (rows @ self.common)[:, None] * self.common
+
+
+def _noise(images: int, size: tuple[int, int], seed: int) -> Tensor:
+    return torch.randn(images, 3, *size, generator=torch.Generator().manual_seed(seed))
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,8 @@ def check_method(
     """
     cls = get_method(method) if isinstance(method, str) else method
     classifier = small_classifier() if classifier is None else classifier
-    size = (_IMAGE_SIZE, _IMAGE_SIZE) if classifier._preprocess is None else classifier._preprocess.size
-    generator = torch.Generator().manual_seed(0)
-    batches = tuple(torch.randn(n, 3, *size, generator=generator) for n in (6, 6, 1, 6, 3))
+    size = classifier.image_size or (_IMAGE_SIZE, _IMAGE_SIZE)
+    batches = tuple(_noise(n, size, seed) for seed, n in enumerate((6, 6, 1, 6, 3)))
 
     @plain_numerics()  # as ramen.create does
     def make(clf: ZeroShotClassifier) -> Method:
@@ -338,6 +339,21 @@ def check_non_finite_images(bench: Bench) -> None:
     assert all(o.logits.isfinite().all() for o in after), "answers after a NaN image are not finite"
 
 
+def check_overflowing_images(bench: Bench) -> None:
+    """An image that overflows in the encoder, though its pixels are finite, leaves its batch alone."""
+    images = bench.batches[1].clone()
+    images[2] = 1e38
+    huge = bench.fresh().predict(images)
+    images[2] = torch.nan
+    missing = bench.fresh().predict(images)
+    assert huge.logits.isfinite().all(), "logits are not finite"
+    if huge.fallback[2]:
+        others = [0, 1, 3, 4, 5]
+        close = torch.allclose(huge.logits[others], missing.logits[others], atol=_tolerance(bench))
+        assert close, "the other images of the batch are answered otherwise than without it"
+        assert not huge.fallback[others].any(), "other images of the batch are refused"
+
+
 def check_gradient_modes(bench: Bench) -> None:
     """It makes no difference whether the caller has switched gradients off or autocast on."""
     expected = bench.run(bench.fresh())
@@ -438,6 +454,7 @@ CONTRACT: tuple[Callable[[Bench], None], ...] = (
     check_foreign_state,
     check_bounded_memory,
     check_non_finite_images,
+    check_overflowing_images,
     check_gradient_modes,
     check_batch_independence,
     check_passes,

@@ -155,6 +155,14 @@ def test_causal_answers_do_not_depend_on_the_batch_size(tower_kind: str, codec: 
         assert close.float().mean() > 0.97
 
 
+def test_causal_answers_do_not_depend_on_the_batch_size_for_random_entries_either() -> None:
+    images, clf = stream(100), testing.small_classifier()
+    settings = {"capacity": 7, "topk": 3, "visibility": "causal", "consistency": False}
+    logits = [run(ramen.create("ramen", clf, **settings), images, batch) for batch in (1, 7, 100)]
+    assert torch.equal(logits[0].argmax(1), logits[1].argmax(1))
+    assert torch.equal(logits[0].argmax(1), logits[2].argmax(1))
+
+
 def test_batch_and_causal_agree_for_batches_of_one() -> None:
     images, clf = stream(60), testing.small_classifier()
     a, b = (
@@ -340,6 +348,33 @@ def test_states_of_other_methods_and_versions_are_refused() -> None:
         state["header"] = torch.tensor(list(damaged), dtype=torch.uint8)
         with pytest.raises(ValueError, match="a header that cannot be read"):
             method.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"content.seen": torch.tensor([1, 2])}, r"seen in the state must be torch\.int64 of shape"),
+        ({"images_seen": torch.tensor(-1)}, "images_seen in the state must not be negative, got -1"),
+        ({"images_refused": 3}, "images_refused in the state must be a tensor, got int"),
+        ({"class_embeddings": None}, "the class embeddings are not the same"),
+        ({"header": 7}, "a header that cannot be read"),
+    ],
+)
+def test_a_damaged_state_changes_nothing(damage: dict, message: str) -> None:
+    clf = testing.small_classifier()
+    method = ramen.create("ramen", clf, capacity=6)
+    run(method, stream(40), 10)
+    before = method.state_dict()
+    other = ramen.create("ramen", clf, capacity=6)
+    run(other, stream(30, seed=1), 10)
+    with pytest.raises(ValueError, match=message):
+        method.load_state_dict({**other.state_dict(), **damage})
+    assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
+
+
+def test_what_is_no_state() -> None:
+    with pytest.raises(TypeError, match=r"state must be the dict that state_dict\(\) returned, got NoneType"):
+        ramen.create("ramen", testing.small_classifier()).load_state_dict(None)
 
 
 def test_states_of_other_templates_are_refused() -> None:

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -79,6 +82,23 @@ def test_random_numbers_depend_on_the_seed_and_the_place_in_the_stream() -> None
 def test_a_method_needs_a_classifier() -> None:
     with pytest.raises(TypeError, match="classifier must be a ZeroShotClassifier, got Linear"):
         ramen.create("tent", torch.nn.Linear(2, 2))
+
+
+def test_a_name_is_taken_whatever_was_imported_before() -> None:
+    """In a fresh process, before any method of the library has been asked for."""
+    code = """
+import ramen
+info = ramen.MethodInfo("tent", "t", "", "p", "u", "w", False, 1, 0)
+try:
+    @ramen.register(info)
+    class Tent(ramen.Method):
+        def adapt(self, *args): ...
+except ValueError as error:
+    print(error)
+print(ramen.describe("tent").venue)
+"""
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert result.stdout == "name 'tent' is taken by ramen.methods.tent.Tent\nICLR 2021\n"
 
 
 def test_a_name_is_given_once() -> None:

@@ -1,6 +1,7 @@
 """clip, ensemble, entmin and tent against ordinary mutable modules and optimizers."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -74,6 +75,21 @@ def test_entmin_equals_a_mutable_model(tower_kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tent", "entmin"])
+def test_an_overflowing_image_does_not_cancel_the_step(name: str) -> None:
+    """1e38 is a finite pixel, but not a finite activation: the batch's gradient is taken without it."""
+    clf = testing.small_classifier()
+    with_bad, without = ramen.create(name, clf, lr=1e-2), ramen.create(name, clf, lr=1e-2)
+    for images in (batch.float() for batch in stream(3)):
+        bad = torch.cat([images[:2], torch.full_like(images[:1], 1e38), images[2:]])
+        a, b = with_bad.predict(bad), without.predict(images)
+        assert a.fallback.tolist() == [False, False, True, False, False, False]
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
+    if name == "tent":
+        torch.testing.assert_close(with_bad.content()["affine"], without.content()["affine"])
+        assert not torch.equal(with_bad.content()["affine"], clf.encoder.base)
+
+
+@pytest.mark.parametrize("name", ["tent", "entmin"])
 def test_a_refused_image_leaves_no_trace_in_the_update(name: str) -> None:
     clf = testing.small_classifier(dtype="float64")
     with_bad, without = ramen.create(name, clf, lr=1e-2), ramen.create(name, clf, lr=1e-2)
@@ -119,12 +135,20 @@ def test_clip_with_one_embedding_a_class() -> None:
         torch.testing.assert_close(out.logits, out.zero_shot_logits)
 
 
-def test_clip_says_what_it_lacks() -> None:
-    clf = ZeroShotClassifier(testing.small_tower(), torch.randn(3, 8, 16))
-    with pytest.raises(
-        ValueError, match=r"method 'clip' needs the embeddings of template 'a photo of a \{\}\.'"
-    ):
-        ramen.create("clip", clf)
+@pytest.mark.parametrize(
+    ("vectors", "templates", "template"),
+    [
+        (torch.randn(3, 8, 16), None, "a photo of a {}."),
+        (torch.randn(3, 16), "ensemble", "a photo of a {}."),
+        (torch.randn(3, 16), None, "itap of a {}."),
+        (torch.randn(3, 1, 16), ["itap of a {}."], "a photo of a {}."),
+    ],
+)
+def test_clip_says_what_it_lacks(vectors: Tensor, templates: object, template: str) -> None:
+    clf = ZeroShotClassifier(testing.small_tower(), vectors, templates=templates)
+    message = re.escape(f"method 'clip' needs the embeddings of template {template!r}")
+    with pytest.raises(ValueError, match=message):
+        ramen.create("clip", clf, template=template)
 
 
 def test_no_support_where_nothing_is_retrieved() -> None:

@@ -20,6 +20,8 @@ from ramen.classifier import ZeroShotClassifier
 from ramen.devices import plain_numerics
 from ramen.methods import state as state_format
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 @dataclass(frozen=True)
 class MethodInfo:
@@ -80,7 +82,7 @@ class Prediction:
     """A batch's answer, on the device of the images that were asked about.
 
     Attributes:
-        logits: The method's prediction, ``(B, C)`` in fp32.
+        logits: The method's prediction, ``(B, C)`` in fp32 (fp64 for a double encoder).
         fallback: True for images that the method could not use (a non-finite pixel, embedding, gradient or
             logit); their ``logits`` are zero-shot.
         support: The entries behind each answer, where asked for.
@@ -105,7 +107,10 @@ class Prediction:
 
     @cached_property
     def zero_shot_logits(self) -> Tensor:
-        """What the classifier says without adaptation; costs a forward pass where the method needs none."""
+        """What the classifier says without adaptation.
+
+        Where the method has no use for it, asking costs a forward pass, and the images are kept until then.
+        """
         return self._zero_shot if isinstance(self._zero_shot, Tensor) else self._zero_shot()
 
     def __repr__(self) -> str:
@@ -220,11 +225,10 @@ class Method(ABC):
         self.images_seen = 0
         self._refused = torch.zeros_like(self._refused)
 
-    def generator(self) -> torch.Generator:
+    def generator(self, device: str | torch.device = "cpu") -> torch.Generator:
         """Random numbers for the coming batch: decided by the seed and the place in the stream alone."""
         place = sha256(f"{self.seed} {self.images_seen}".encode()).digest()
-        generator = torch.Generator(device=self.classifier.device)
-        return generator.manual_seed(int.from_bytes(place[:8]) >> 1)
+        return torch.Generator(device=device).manual_seed(int.from_bytes(place[:8]) >> 1)
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -241,7 +245,7 @@ class Method(ABC):
         return {
             "header": state_format.write_header(self._identity()),
             "class_embeddings": self.classifier.class_embeddings.clone(),
-            "images_seen": torch.tensor(self.images_seen),
+            "images_seen": torch.tensor(self.images_seen, device="cpu"),
             "images_refused": self._refused.clone(),
             **{f"content.{name}": tensor for name, tensor in self.content().items()},
         }
@@ -249,8 +253,7 @@ class Method(ABC):
     @plain_numerics()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where ``state`` was taken; a ValueError says what differs and leaves this as it was."""
-        state_format.check(state, self._identity(), self.classifier.class_embeddings)
-        images_seen, refused = int(state["images_seen"]), int(state["images_refused"])
+        images_seen, refused = state_format.check(state, self._identity(), self.classifier.class_embeddings)
         prefix = "content."
         self.restore({name[len(prefix) :]: state[name] for name in state if name.startswith(prefix)})
         self.images_seen = images_seen
@@ -260,8 +263,11 @@ class Method(ABC):
 def _check_tags(tags: object, batch: int) -> Tensor | None:
     if tags is None:
         return None
-    given = torch.as_tensor(tags)
-    if given.is_floating_point() or given.dtype == torch.bool or tuple(given.shape) != (batch,):
+    try:
+        given = torch.as_tensor(tags)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"tags must be {batch} integers, got {type(tags).__name__}: {error}") from error
+    if given.dtype not in _INTEGERS or tuple(given.shape) != (batch,):
         raise ValueError(f"tags must be {batch} integers, got {given.dtype} of shape {tuple(given.shape)}")
     return given.to(torch.int64)
 

@@ -58,11 +58,13 @@ def _single_template(classifier: ZeroShotClassifier, template: str) -> Tensor:
     if classifier.encode_text is not None:
         texts = prompts.embed_classes(classifier.encode_text, classifier.classes, [template])[:, 0]
         return texts.to(classifier.class_embeddings)
-    if classifier.template_embeddings is None:
-        return classifier.class_embeddings
-    if classifier.template_embeddings.shape[1] == 1:
-        return classifier.template_embeddings[:, 0]
+    if known == () and template == prompts.SINGLE[0]:
+        if classifier.template_embeddings is None:
+            return classifier.class_embeddings
+        if classifier.template_embeddings.shape[1] == 1:
+            return classifier.template_embeddings[:, 0]
     raise ValueError(
         f"method 'clip' needs the embeddings of template {template!r}: give the ZeroShotClassifier the names "
-        "of its templates (templates=...), a text encoder (encode_text=...), or one embedding a class"
+        "of its templates with (C, templates, d) embeddings (templates=...), a text encoder "
+        "(encode_text=...), or one embedding a class"
     )

@@ -4,15 +4,13 @@ Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with A
 CVPR 2026.
 """
 
-import torch
 from torch import Tensor
 
 from ramen import checks
-from ramen.affine import sign_step
+from ramen.adaptation import entropy_gradient, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
-from ramen.objectives import mean_entropy
 
 
 @register(
@@ -48,9 +46,6 @@ class EntMin(Method):
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Step from the pretrained weights, predict, forget."""
         clf = self.classifier
-        with torch.enable_grad():
-            affine = clf.encoder.base.clone().requires_grad_()
-            zero_shot = clf.logits(clf.encode(images, affine))
-            gradient = clf.gradient(mean_entropy(zero_shot, usable), affine)
-        adapted = sign_step(affine.detach(), gradient, self.lr)
-        return Answer(clf.logits(clf.encode(images, adapted)), zero_shot.detach(), usable)
+        zero_shot, gradient, usable = entropy_gradient(clf, images, clf.encoder.base, usable)
+        adapted = sign_step(clf.encoder.base, gradient, self.lr)
+        return Answer(clf.logits(clf.encode(images, adapted)), zero_shot, usable)

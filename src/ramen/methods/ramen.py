@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ramen import checks
 from ramen import fifo as fifo_order
-from ramen.affine import sign_step
+from ramen.adaptation import sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.codecs import CODECS
 from ramen.memory import Memory, Selection
@@ -137,7 +137,7 @@ class Ramen(Method):
             embeddings,
             self.topk * self._of_each,
             staged=staged,
-            generator=None if self.consistency else self.generator(),
+            draw=None if self.consistency else (self.seed, batch.numbers),
         )
 
         # 4. Aggregate the cached gradients and step from the pretrained weights.

@@ -12,6 +12,7 @@ from ramen.classifier import ZeroShotClassifier
 from ramen.devices import plain_numerics
 from ramen.methods.base import Method, MethodInfo
 
+_PACKAGE = "ramen.methods"
 _METHODS: dict[str, type[Method]] = {}
 _M = TypeVar("_M", bound=type[Method])
 
@@ -20,8 +21,14 @@ def register(info: MethodInfo) -> Callable[[_M], _M]:
     """Class decorator: enter a method into the registry under ``info.name``."""
 
     def enter(cls: _M) -> _M:
+        if not cls.__module__.startswith(f"{_PACKAGE}."):
+            _load_own_methods()  # so that a taken name is told here, whatever was imported before
         known = _METHODS.get(info.name)
-        if known is not None and known.__qualname__ != cls.__qualname__:
+        again = known is not None and (known.__module__, known.__qualname__) == (
+            cls.__module__,
+            cls.__qualname__,
+        )
+        if known is not None and not again:
             raise ValueError(f"name {info.name!r} is taken by {known.__module__}.{known.__qualname__}")
         cls.info = dataclasses.replace(info, defaults=_defaults(cls))
         _METHODS[info.name] = cls
@@ -67,6 +74,6 @@ def _defaults(cls: type[Method]) -> dict[str, Any]:
 
 def _load_own_methods() -> None:
     """Import every file of this package: a new method is one file more."""
-    package = importlib.import_module("ramen.methods")
+    package = importlib.import_module(_PACKAGE)
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"ramen.methods.{module.name}")
+        importlib.import_module(f"{_PACKAGE}.{module.name}")

@@ -1,11 +1,14 @@
 """What a saved state belongs to: written into it, compared before it is loaded."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ramen.pool import expect
 
 VERSION = 1
 _REQUIRED = ("header", "class_embeddings", "images_seen", "images_refused")
@@ -15,11 +18,19 @@ _SAME_EMBEDDINGS = 1e-3
 
 def write_header(identity: Mapping[str, Any]) -> Tensor:
     """An identity as the UTF-8 bytes of its JSON."""
-    return torch.tensor(list(json.dumps(identity).encode()), dtype=torch.uint8)
+    return torch.tensor(list(json.dumps(identity).encode()), dtype=torch.uint8, device="cpu")
 
 
-def check(state: Mapping[str, Tensor], identity: Mapping[str, Any], class_embeddings: Tensor) -> None:
-    """Raise ValueError that says what differs, unless ``state`` is of this identity and these classes."""
+def check(
+    state: Mapping[str, Tensor], identity: Mapping[str, Any], class_embeddings: Tensor
+) -> tuple[int, int]:
+    """Raise ValueError that says what differs, unless ``state`` is of this identity and these classes.
+
+    Returns:
+        How many images it had seen, and how many of them refused.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be the dict that state_dict() returned, got {type(state).__name__}")
     missing = [name for name in _REQUIRED if name not in state]
     if missing:
         raise ValueError(f"state must be what state_dict() returned, got one without {', '.join(missing)}")
@@ -32,6 +43,12 @@ def check(state: Mapping[str, Tensor], identity: Mapping[str, Any], class_embedd
         found = ["the class embeddings are not the same (templates or text encoder)"]
     if found:
         raise ValueError(f"this state belongs to something else: {'; '.join(found)}")
+    counts = state["images_seen"], state["images_refused"]
+    for name, count in zip(("images_seen", "images_refused"), counts, strict=True):
+        expect(name, count, torch.int64, ())
+        if count < 0:
+            raise ValueError(f"{name} in the state must not be negative, got {int(count)}")
+    return int(counts[0]), int(counts[1])
 
 
 def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
@@ -52,8 +69,8 @@ def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
         found.append(
             f"the encoder's weights are {theirs['encoder'][:12]}... there, {ours['encoder'][:12]}... here"
         )
-    if theirs["logit_scale"] != ours["logit_scale"]:
-        found.append(f"logit_scale is {theirs['logit_scale']:g} there and {ours['logit_scale']:g} here")
+    if not math.isclose(theirs["logit_scale"], ours["logit_scale"], rel_tol=1e-5):
+        found.append(f"logit_scale is {theirs['logit_scale']} there and {ours['logit_scale']} here")
     return found
 
 
@@ -64,7 +81,7 @@ def _class_difference(theirs: list[str], ours: list[str]) -> str:
     return f"class {index} is {theirs[index]!r} there and {ours[index]!r} here"
 
 
-def _same(theirs: Tensor, ours: Tensor) -> bool:
-    if theirs.shape != ours.shape:
+def _same(theirs: object, ours: Tensor) -> bool:
+    if not isinstance(theirs, Tensor) or theirs.shape != ours.shape:
         return False
     return bool((theirs.to(ours) - ours).abs().max() <= _SAME_EMBEDDINGS)

@@ -3,15 +3,13 @@
 Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021.
 """
 
-import torch
 from torch import Tensor
 
 from ramen import checks
-from ramen.affine import sign_step
+from ramen.adaptation import entropy_gradient, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
-from ramen.objectives import mean_entropy
 from ramen.pool import expect
 
 
@@ -49,12 +47,9 @@ class Tent(Method):
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Predict with the weights so far, then take one step."""
-        with torch.enable_grad():
-            affine = self._affine.detach().requires_grad_()
-            logits = self.classifier.logits(self.classifier.encode(images, affine))
-            gradient = self.classifier.gradient(mean_entropy(logits, usable), affine)
-        self._affine = sign_step(affine, gradient, self.lr).detach()
-        return Answer(logits.detach(), lambda: self.classifier.logits(self.classifier.encode(images)), usable)
+        logits, gradient, usable = entropy_gradient(self.classifier, images, self._affine, usable)
+        self._affine = sign_step(self._affine, gradient, self.lr)
+        return Answer(logits, lambda: self.classifier.logits(self.classifier.encode(images)), usable)
 
     def clear(self) -> None:
         """Back to the pretrained weights."""

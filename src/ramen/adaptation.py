@@ -1,0 +1,38 @@
+"""Steps that several methods share."""
+
+import torch
+from torch import Tensor
+
+from ramen.classifier import ZeroShotClassifier
+from ramen.objectives import entropy, mean_entropy
+
+
+def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
+    """One SignSGD step; a coordinate whose gradient is not finite stays where it is."""
+    direction = torch.sign(torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
+    return affine - lr * direction.to(affine.dtype)
+
+
+def entropy_gradient(
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, usable: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One forward and one backward pass of a batch that shares its norm parameters.
+
+    Returns:
+        The logits; the gradient ``(G,)`` of the usable images' mean entropy; and which images were usable in
+        the end. An image whose activations overflow spoils a sum over the batch: where that has happened,
+        the gradient is taken again, for each image on its own, and the bad ones are left out.
+    """
+    with torch.enable_grad():
+        affine = affine.detach().requires_grad_()
+        logits = classifier.logits(classifier.encode(images, affine))
+        gradient = classifier.gradient(mean_entropy(logits, usable), affine)
+    if gradient.isfinite().all():
+        return logits.detach(), gradient, usable
+    with torch.enable_grad():
+        rows = affine.detach().expand(len(images), -1).requires_grad_()
+        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
+        gradients = classifier.gradient(entropies.sum(), rows)
+    usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
+    mean = torch.where(usable[:, None], gradients, 0).sum(0) / usable.sum().clamp_min(1)
+    return logits.detach(), mean, usable

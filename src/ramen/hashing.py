@@ -1,0 +1,37 @@
+"""Random numbers that depend on what they are for, not on when they are drawn.
+
+A score for every pair of a query and an entry, decided by a seed and the two stream numbers alone: the same
+on every device and however the stream is cut into batches, and with no state that would have to be saved.
+"""
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+def pair_scores(seed: int, queries: Tensor, entries: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1), fp64, of shape ``(*queries.shape, *entries.shape)``; both int64."""
+    keys = _mix(queries + _signed((seed + 1) * _GOLDEN))
+    keys = keys.view(*queries.shape, *(1 for _ in entries.shape))
+    mixed = _mix(keys + entries * _signed(_GOLDEN))
+    return _shift(mixed, 11).to(torch.float64) * 2.0**-53
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finaliser of splitmix64; products wrap around."""
+    x = (x ^ _shift(x, 30)) * _signed(_MIX_1)
+    x = (x ^ _shift(x, 27)) * _signed(_MIX_2)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """A shift to the right that brings in zeros: int64 would bring in the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    value %= 1 << 64
+    return value - (1 << 64) if value >= 1 << 63 else value
