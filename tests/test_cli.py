@@ -23,10 +23,3 @@ def test_describe_names_the_nearest() -> None:
     result = runner.invoke(app, ["describe", "tnet"])
     assert result.exit_code == 2
     assert "did you mean 'tent'" in result.output
-
-
-def test_demo_runs_every_method() -> None:
-    result = runner.invoke(app, ["demo", "--images", "60"])
-    assert result.exit_code == 0, result.output
-    for name in ramen.list_methods():
-        assert name in result.output

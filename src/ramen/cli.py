@@ -1,5 +1,7 @@
 """The command line: ``ramen COMMAND``."""
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,10 +41,38 @@ def describe(
 
 @app.command()
 def demo(
-    images: Annotated[int, typer.Option(min=1, help="Length of the stream.")] = 300,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the images.")] = 0,
+    classes: Annotated[
+        str | None, typer.Option(help="Class names, separated by commas; all that can be drawn without it.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A method to run beside zero-shot; may be given again. EntMin, Tent, Ramen without it."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the stream.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A short stream, about ten seconds.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the results and the figure.")] = Path("ramen-demo"),
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Results on standard output, everything else on standard error.")
+    ] = False,
 ) -> None:
-    """Run every method on a small random CLIP and a random stream: shows that it runs, not that it helps."""
-    from ramen.demo import run
+    """Show a tiny CLIP adapting to a mixed stream of drawings: no downloads, about a minute."""
+    from rich.console import Console
 
-    run(images, seed)
+    from ramen import demo as demonstration
+
+    names = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
+    try:
+        results = demonstration.run(
+            classes=names,
+            methods=method or demonstration.METHODS,
+            seed=seed,
+            quick=quick,
+            out=out,
+            console=Console(stderr=json_output),
+        )
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if json_output:
+        typer.echo(json.dumps(results, indent=2))

@@ -1,0 +1,1 @@
+"""The embedded default: a tiny CLIP, the pictures it knows, the stream that it meets."""
