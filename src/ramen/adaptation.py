@@ -1,5 +1,7 @@
 """Steps that several methods share."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,19 +16,26 @@ def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
 
 
 def entropy_gradient(
-    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, usable: Tensor
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor,
+    usable: Tensor,
+    *,
+    below: float = math.inf,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One forward and one backward pass of a batch that shares its norm parameters.
 
     Returns:
-        The logits; the gradient ``(G,)`` of the usable images' mean entropy; and which images were usable in
-        the end. An image whose activations overflow spoils a sum over the batch: where that has happened,
-        the gradient is taken again, for each image on its own, and the bad ones are left out.
+        The logits; the gradient ``(G,)`` of the mean entropy of the usable images whose entropy is ``below``
+        a bound, zero where there is none; and which images were usable in the end. An image whose
+        activations overflow spoils a sum over the batch: where that has happened, the gradient is taken
+        again, for each image on its own, and the bad ones are left out.
     """
     with torch.enable_grad():
         affine = affine.detach().requires_grad_()
         logits = classifier.logits(classifier.encode(images, affine))
-        gradient = classifier.gradient(mean_entropy(logits, usable), affine)
+        chosen = usable & (entropy(logits) < below) if below < math.inf else usable
+        gradient = classifier.gradient(mean_entropy(logits, chosen), affine)
     if gradient.isfinite().all():
         return logits.detach(), gradient, usable
     with torch.enable_grad():
@@ -34,5 +43,6 @@ def entropy_gradient(
         entropies = entropy(classifier.logits(classifier.encode(images, rows)))
         gradients = classifier.gradient(entropies.sum(), rows)
     usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
-    mean = torch.where(usable[:, None], gradients, 0).sum(0) / usable.sum().clamp_min(1)
+    chosen = chosen & usable
+    mean = torch.where(chosen[:, None], gradients, 0).sum(0) / chosen.sum().clamp_min(1)
     return logits.detach(), mean, usable
