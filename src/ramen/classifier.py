@@ -98,6 +98,11 @@ class ZeroShotClassifier:
         return self.encoder.image_size if self._preprocess is None else self._preprocess.size
 
     @property
+    def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation of the channels, as preprocessing takes them out, where known."""
+        return None if self._preprocess is None else (self._preprocess.mean, self._preprocess.std)
+
+    @property
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.classes)
