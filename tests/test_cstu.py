@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramen.cstu import Cstu
@@ -129,6 +129,7 @@ class PaperLists:
         return None
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 9),
     st.integers(2, 6),

@@ -16,6 +16,8 @@ def test_images_lie_in_their_slots() -> None:
     assert torch.equal(kept.images, images[[2, 0]])
     kept.put(images, {1: 3, 2: 1})
     assert torch.equal(kept.images, images[[2, 3, 1]])
+    kept.put(images, {0: 0})
+    assert torch.equal(kept.images, images[[0, 3, 1]])
     kept.put(images, {})
     assert len(kept) == 3
     kept.clear()

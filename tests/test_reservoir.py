@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramen.reservoir import Reservoir
@@ -84,6 +84,7 @@ class Lists:
 UNIT = st.floats(0, 1, exclude_max=True)
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 9),
     st.integers(1, 6),

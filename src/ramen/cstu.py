@@ -29,6 +29,7 @@ class Cstu:
     ) -> None:
         self.capacity, self.classes = capacity, classes
         self.timeliness, self.uncertainty = timeliness, uncertainty
+        self._unit = uncertainty / (math.log(classes) or 1.0)  # a single class has no entropy at all
         self.labels: list[int] = []  # of the filled slots, as are the others
         self.entropies: list[float] = []
         self.ages: list[int] = []  # how many items have been offered since, itself included
@@ -57,18 +58,17 @@ class Cstu:
         else:
             most = max(held.values())
             give = {other for other, count in held.items() if count == most}
-        candidates = [slot for slot, other in enumerate(self.labels) if other in give]
-        # Equal scores: the last in the order of classes and, within a class, of arrival.
-        worst = max(candidates, key=lambda slot: (self._score(slot), self.labels[slot], -self.ages[slot]))
-        return worst if self._score(worst) > self._new_score(0, entropy) else None
+        # Of equal scores, the last in the order of classes and, within a class, of arrival.
+        items = zip(self.labels, self.entropies, self.ages, strict=True)
+        score, _, _, worst = max(
+            (self._score(age, unsure), other, -age, slot)
+            for slot, (other, unsure, age) in enumerate(items)
+            if other in give
+        )
+        return worst if score > self._score(0, entropy) else None
 
-    def _score(self, slot: int) -> float:
-        return self._new_score(self.ages[slot], self.entropies[slot])
-
-    def _new_score(self, age: int, entropy: float) -> float:
-        largest_entropy = math.log(self.classes) or 1.0  # a single class has no entropy at all
-        old = 1 / (1 + math.exp(-age / self.capacity))
-        return self.timeliness * old + self.uncertainty * entropy / largest_entropy
+    def _score(self, age: int, entropy: float) -> float:
+        return self.timeliness / (1 + math.exp(-age / self.capacity)) + self._unit * entropy
 
     def state(self) -> dict[str, Tensor]:
         """Labels, entropies and ages."""

@@ -123,6 +123,7 @@ def test_equals_two_mutable_models(tower_kind: str, memory: int, interval: int, 
     items = sorted((item for items in oracle.lists for item in items), key=lambda item: item["slot"])
     assert torch.equal(content["images"], torch.stack([item["image"] for item in items]))
     assert content["ages"].tolist() == [item["age"] for item in items]
+    assert content["entropies"].tolist() == pytest.approx([item["entropy"] for item in items], abs=1e-8)
 
 
 def test_equals_two_mutable_models_with_its_own_settings() -> None:
