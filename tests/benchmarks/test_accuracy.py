@@ -88,6 +88,23 @@ def test_prints_a_table_and_writes_json(benchmark, capsys) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mixed", "single"])
+def test_accuracies(benchmark, files, protocol: str) -> None:
+    """Each domain's share of right answers, and their mean, against a plain pass over the pictures."""
+    (result,) = benchmark("--protocol", protocol, "--run", "ensemble")["results"]
+    module = load_benchmark("accuracy")
+    classifier, _ = module.load_classifier(files[0], "pets", "cpu", "float32")
+    expected = {}
+    with np.load(files[1]) as arrays:
+        for domain in ("fog", "snow"):
+            images = torch.from_numpy(arrays[domain]).permute(0, 3, 1, 2) / 255
+            labels = classifier.logits(classifier.encode((images - 0.5) / 0.25)).argmax(1).numpy()
+            expected[domain] = 100 * (labels == arrays["labels"]).mean()
+    assert expected["fog"] != expected["snow"]
+    assert result["seeds"][0]["per_domain"] == pytest.approx(expected)
+    assert result["seeds"][0]["accuracy"] == pytest.approx((expected["fog"] + expected["snow"]) / 2)
+
+
+@pytest.mark.parametrize("protocol", ["mixed", "single"])
 def test_every_registered_method_runs_by_default(benchmark, protocol: str) -> None:
     record = benchmark("--protocol", protocol, "--limit", "10")
     assert [r["method"] for r in record["results"]] == ramen.list_methods()

@@ -17,6 +17,8 @@ SETTINGS = [
     ("ramen", {"fifo": "float16", "capacity": 2, "topk": 1}),
     ("ramen", {"placement": "cpu", "codec": "fp32"}),
     ("ramen", {"placement": "split", "entropy_weight": False, "similarity_weight": False}),
+    ("tda", {"positive_capacity": 1, "negative_capacity": 1, "entropy_lower": 0.0, "entropy_upper": 1.0}),
+    ("dmn", {"capacity": 2, "alpha": 1.0}),
 ]
 
 

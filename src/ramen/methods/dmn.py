@@ -35,7 +35,8 @@ from ramen.pool import Column
             "depend on earlier images, those of the same batch too, but not on how the stream is cut",
             "DMN's score is p_text + alpha * p_memory; logits are the logarithm of its normalised form, so "
             "that labels are those of the score and softmax(logits) are the mixed probabilities",
-            "one view an image, as in the Ramen paper; DMN's code averages the surest tenth of 32 views",
+            "decided here: one view an image, as the Ramen paper names no more; DMN's code averages the "
+            "surest tenth of 32 views",
             "decided here: of several slots with the same largest entropy, the latest entry is replaced; "
             "DMN's code leaves that to an unstable sort",
         ),

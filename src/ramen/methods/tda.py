@@ -37,8 +37,8 @@ from ramen.pool import Column
             "depend on earlier images, those of the same batch too, but not on how the stream is cut",
             "TDA's code divides the entropy, a natural logarithm, by log2 of the number of classes; so do "
             "entropy_lower and entropy_upper here: 0.2 and 0.5 are 0.29 and 0.72 of the largest entropy",
-            "one view an image, as in the Ramen paper; TDA's code has 64 views for some data sets",
-            "decided here: logits have the classifier's own scale (TDA's code: 100)",
+            "decided here: one view an image, as the Ramen paper names no more; TDA's code has up to 64",
+            "decided here: logits have the classifier's own scale; TDA's alphas belong to a scale of 100",
         ),
     )
 )
