@@ -258,7 +258,7 @@ def cells(record: dict[str, Any]) -> list[str]:
     """A record as a row of the table."""
     given = " ".join(f"{name}={value}" for name, value in record["given"].items())
     if "error" in record:
-        return [record["method"], given, record["error"], "", "", ""]
+        return [record["method"], f"not on this model: {record['error']}", "", "", "", ""]
     runs = record["seeds"]
     accuracies = [run["accuracy"] for run in runs]
     shares = [run["same_domain"] for run in runs if run["same_domain"] is not None]

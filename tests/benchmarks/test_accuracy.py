@@ -206,13 +206,14 @@ class NeedsText(Recorder):
         return super().adapt(images, usable, tags, want_support)
 
 
-def test_a_method_that_the_model_cannot_serve(benchmark, tmp_path) -> None:
+def test_a_method_that_the_model_cannot_serve(benchmark, tmp_path, capsys) -> None:
     """Among all methods it has a row that says why; asked for by name it is an error. Earlier rows stay."""
     enter(NeedsText)
     record = benchmark("--limit", "10")
     (row,) = [r for r in record["results"] if r["method"] == "own"]
     assert row["error"] == "there is no text encoder, and no embedding of 'a cat or dog', in the folder"
     assert record["results"][-1]["method"] == ramen.list_methods()[-1]
+    assert "own  not on this model: there is no text encoder" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no embedding of 'a cat or dog'"):
         benchmark("--run", "ensemble", "--run", "own")
     assert [r["method"] for r in json.loads((tmp_path / "out.json").read_text())["results"]] == ["ensemble"]
