@@ -22,6 +22,8 @@ SETTINGS = [
     ("sar", {"clear_average": True, "reset_below": 0.4, "lr": 1e-2, "margin": 0.8}),
     ("rotta", {"memory": 4}),
     ("rotta", {"memory": 8, "interval": 5, "nu": 0.5}),
+    ("tda", {"positive_capacity": 1, "negative_capacity": 1, "entropy_lower": 0.0, "entropy_upper": 1.0}),
+    ("dmn", {"capacity": 2, "alpha": 1.0}),
 ]
 
 
