@@ -1,5 +1,7 @@
 """Steps that several methods share."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -36,3 +38,37 @@ def entropy_gradient(
     usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
     mean = torch.where(usable[:, None], gradients, 0).sum(0) / usable.sum().clamp_min(1)
     return logits.detach(), mean, usable
+
+
+def joint_gradient(
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, loss: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """One forward and one backward pass for a ``loss`` of embeddings in which the images of a batch meet.
+
+    Returns:
+        The embeddings and the gradient ``(G,)``. One image that overflows spoils the gradient, also if the
+        loss leaves it out: see ``refuse_overflowing``.
+    """
+    with torch.enable_grad():
+        affine = affine.detach().requires_grad_()
+        embeddings = classifier.encode(images, affine)
+        gradient = classifier.gradient(loss(embeddings), affine)
+    return embeddings.detach(), gradient
+
+
+def refuse_overflowing(
+    classifier: ZeroShotClassifier, images: Tensor, usable: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What to go on with after a joint gradient was not finite: the images again, and which are usable.
+
+    An image is refused that has, with the pretrained weights, no finite embedding and gradient of its own.
+    Those that are not usable are blank from here on, and so can spoil nothing. Where that is no cure, because
+    the steps themselves overflow, the answers are not finite and the whole batch is answered zero-shot.
+    """
+    base = classifier.encoder.base
+    with torch.enable_grad():
+        rows = base.detach().expand(len(images), -1).requires_grad_()
+        embeddings = classifier.encode(images, rows)
+        gradients = classifier.gradient(entropy(classifier.logits(embeddings)).sum(), rows)
+    usable = usable & gradients.isfinite().all(1) & embeddings.detach().isfinite().all(1)
+    return torch.where(usable[:, None, None, None], images, 0), usable
