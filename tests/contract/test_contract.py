@@ -8,8 +8,10 @@ import ramen
 from ramen import testing
 from ramen.methods import registry
 
+# Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
+FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
 SETTINGS = [
-    *((name, {}) for name in ramen.list_methods()),
+    *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),
     ("ramen", {"visibility": "causal", "capacity": 3, "topk": 1}),
     ("ramen", {"balance": False, "capacity": 3, "topk": 2}),
@@ -17,6 +19,9 @@ SETTINGS = [
     ("ramen", {"fifo": "float16", "capacity": 2, "topk": 1}),
     ("ramen", {"placement": "cpu", "codec": "fp32"}),
     ("ramen", {"placement": "split", "entropy_weight": False, "similarity_weight": False}),
+    ("watt", {"rounds": 1, "steps": 1, "templates": "watt", "detach_targets": True}),
+    ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
+    ("mint", {"prior": 20.0}),
 ]
 
 
@@ -29,7 +34,7 @@ def test_contract(name: str, parameters: dict, tower_kind: str) -> None:
 @pytest.mark.parametrize("name", ramen.list_methods())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_contract_in_other_precisions(name: str, dtype: str) -> None:
-    testing.check_method(name, testing.small_classifier(dtype=dtype))
+    testing.check_method(name, testing.small_classifier(dtype=dtype), **FEWER_STEPS.get(name, {}))
 
 
 @pytest.mark.gpu
