@@ -5,7 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ramen import testing
+import ramen
+from ramen import prompts, testing
 
 SCALE = 30.0  # of testing.small_classifier
 
@@ -45,12 +46,47 @@ def published_loss(images: Tensor, texts: Tensor, detach_targets: bool = False) 
     losses = []
     for i, z in enumerate(images):
         log_p = torch.log_softmax(SCALE * (texts @ z), 0)
-        losses.append(-sum(targets[j, i] * log_p[j] for j in range(len(images))))
+        losses.append(-(targets[:, i] * log_p).sum())
     return sum(losses) / len(losses)
 
 
-def stream(batches: int, size: int = 5, last: int = 2, seed: int = 0) -> list[Tensor]:
-    """Random batches of one size; the last one is shorter."""
+def embed_words(texts: list[str]) -> Tensor:
+    """Texts as sums of random vectors for their words: those that share words are alike."""
+    rows = []
+    for text in texts:
+        row = torch.zeros(16)
+        for word in text.replace(".", "").split():
+            generator = torch.Generator().manual_seed(int.from_bytes(word.encode()))
+            row += torch.randn(16, generator=generator) * (0.5 if word.isdigit() else 1)
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def alike_classifier(kind: str) -> ramen.ZeroShotClassifier:
+    """``testing.small_classifier`` in fp64 with texts that are alike.
+
+    Among texts and images that have nothing in common, the targets of the contrastive loss would be 0 and 1
+    whatever is wrong with them.
+    """
+    names = [f"class {index}" for index in range(5)]
+    return ramen.ZeroShotClassifier(
+        testing.small_tower(kind),
+        prompts.embed_classes(embed_words, names, prompts.ENSEMBLE),
+        SCALE,
+        classes=names,
+        templates=prompts.ENSEMBLE,
+        encode_text=embed_words,
+        dtype="float64",
+    )
+
+
+def stream(
+    batches: int, last: int = 2, seed: int = 0, spreads: tuple[float, ...] = (0.05, 0.3, 0.1, 1.0)
+) -> list[Tensor]:
+    """Random batches of five and a last one, in turn of images that are more or less alike."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = [size] * (batches - 1) + [last]
-    return [torch.randn(n, 3, 32, 32, generator=generator, dtype=torch.float64) for n in sizes]
+    found = []
+    for index, n in enumerate([5] * (batches - 1) + [last]):
+        images = torch.randn(n + 1, 3, 32, 32, generator=generator, dtype=torch.float64)
+        found.append(images[:1] + spreads[index % len(spreads)] * images[1:])
+    return found

@@ -99,7 +99,7 @@ def test_the_contrastive_loss_of_a_batch_without_its_unusable_images(detach_targ
     spoiled[1], spoiled[4] = torch.nan, torch.inf
     spoiled.requires_grad_()
     kept = z[usable].requires_grad_()
-    option = {"detach_targets": detach_targets}
+    option = {"detach_targets": detach_targets, "temperature": 0.3}
     value = contrastive_loss(spoiled, u, usable, 20.0, **option)
     expected = contrastive_loss(kept, u[usable], torch.ones(4, dtype=torch.bool), 20.0, **option)
     torch.testing.assert_close(value, expected, rtol=0, atol=1e-12)

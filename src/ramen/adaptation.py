@@ -61,14 +61,14 @@ def refuse_overflowing(
 ) -> tuple[Tensor, Tensor]:
     """What to go on with after a joint gradient was not finite: the images again, and which are usable.
 
-    An image is refused that has, with the pretrained weights, no finite embedding and gradient of its own.
+    An image is refused that has, with the pretrained weights, no finite gradient of its own.
     Those that are not usable are blank from here on, and so can spoil nothing. Where that is no cure, because
     the steps themselves overflow, the answers are not finite and the whole batch is answered zero-shot.
     """
     base = classifier.encoder.base
     with torch.enable_grad():
         rows = base.detach().expand(len(images), -1).requires_grad_()
-        embeddings = classifier.encode(images, rows)
-        gradients = classifier.gradient(entropy(classifier.logits(embeddings)).sum(), rows)
-    usable = usable & gradients.isfinite().all(1) & embeddings.detach().isfinite().all(1)
+        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
+        gradients = classifier.gradient(entropies.sum(), rows)
+    usable = usable & gradients.isfinite().all(1)
     return torch.where(usable[:, None, None, None], images, 0), usable
