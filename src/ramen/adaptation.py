@@ -1,6 +1,7 @@
 """Steps that several methods share."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -46,3 +47,37 @@ def entropy_gradient(
     chosen = chosen & usable
     mean = torch.where(chosen[:, None], gradients, 0).sum(0) / chosen.sum().clamp_min(1)
     return logits.detach(), mean, usable
+
+
+def joint_gradient(
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, loss: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """One forward and one backward pass for a ``loss`` of embeddings in which the images of a batch meet.
+
+    Returns:
+        The embeddings and the gradient ``(G,)``. One image that overflows spoils the gradient, also if the
+        loss leaves it out: see ``refuse_overflowing``.
+    """
+    with torch.enable_grad():
+        affine = affine.detach().requires_grad_()
+        embeddings = classifier.encode(images, affine)
+        gradient = classifier.gradient(loss(embeddings), affine)
+    return embeddings.detach(), gradient
+
+
+def refuse_overflowing(
+    classifier: ZeroShotClassifier, images: Tensor, usable: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What to go on with after a joint gradient was not finite: the images again, and which are usable.
+
+    An image is refused that has, with the pretrained weights, no finite gradient of its own.
+    Those that are not usable are blank from here on, and so can spoil nothing. Where that is no cure, because
+    the steps themselves overflow, the answers are not finite and the whole batch is answered zero-shot.
+    """
+    base = classifier.encoder.base
+    with torch.enable_grad():
+        rows = base.detach().expand(len(images), -1).requires_grad_()
+        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
+        gradients = classifier.gradient(entropies.sum(), rows)
+    usable = usable & gradients.isfinite().all(1)
+    return torch.where(usable[:, None, None, None], images, 0), usable

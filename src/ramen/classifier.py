@@ -162,6 +162,18 @@ class ZeroShotClassifier:
         """Logits ``(B, C)`` of unit embeddings."""
         return self.logit_scale * embeddings @ self.class_embeddings.T
 
+    def embed_templates(self, templates: Sequence[str]) -> Tensor | None:
+        """Unit embeddings ``(C, templates, d)`` of the classes in these templates, known or computed.
+
+        None where they are not known and there is no text encoder.
+        """
+        known = self.templates or ()
+        if self.template_embeddings is not None and set(templates) <= set(known):
+            return self.template_embeddings[:, [known.index(template) for template in templates]]
+        if self.encode_text is None:
+            return None
+        return prompts.embed_classes(self.encode_text, self.classes, templates).to(self.class_embeddings)
+
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of ``loss`` with respect to ``affine``; see ``AffineEncoder.gradient``."""
         return self.encoder.gradient(loss, affine)

@@ -8,8 +8,10 @@ import ramen
 from ramen import testing
 from ramen.methods import registry
 
+# Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
+FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
 SETTINGS = [
-    *((name, {}) for name in ramen.list_methods()),
+    *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),
     ("ramen", {"visibility": "causal", "capacity": 3, "topk": 1}),
     ("ramen", {"balance": False, "capacity": 3, "topk": 2}),
@@ -24,6 +26,9 @@ SETTINGS = [
     ("rotta", {"memory": 8, "interval": 5, "nu": 0.5}),
     ("tda", {"positive_capacity": 1, "negative_capacity": 1, "entropy_lower": 0.0, "entropy_upper": 1.0}),
     ("dmn", {"capacity": 2, "alpha": 1.0}),
+    ("watt", {"rounds": 1, "steps": 1, "templates": "watt", "detach_targets": True}),
+    ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
+    ("mint", {"prior": 20.0}),
 ]
 
 
@@ -36,7 +41,7 @@ def test_contract(name: str, parameters: dict, tower_kind: str) -> None:
 @pytest.mark.parametrize("name", ramen.list_methods())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_contract_in_other_precisions(name: str, dtype: str) -> None:
-    testing.check_method(name, testing.small_classifier(dtype=dtype))
+    testing.check_method(name, testing.small_classifier(dtype=dtype), **FEWER_STEPS.get(name, {}))
 
 
 @pytest.mark.gpu

@@ -34,7 +34,7 @@ class MethodInfo:
     updates: str  # what changes in the model
     predicts_with: str  # which of its forward passes, with which parameters
     batch_dependent: bool  # whether an image's answer depends on the other images of its batch
-    forwards: int  # encoder passes an image
+    forwards: int  # encoder passes an image, with the default parameters
     backwards: int
     notes: tuple[str, ...] = ()  # decisions that the papers leave open
     batch_sized: tuple[str, ...] = ()  # parameters that the counts of passes take to be the batch size
@@ -173,6 +173,10 @@ class Method(ABC):
     def memory_bytes(self) -> int:
         """The most that the method will ever keep of the stream."""
         return 0
+
+    def passes(self) -> tuple[int, int]:
+        """Forward and backward passes an image, where parameters decide that; else those of the record."""
+        return self.info.forwards, self.info.backwards
 
     # -- what callers use ---------------------------------------------------------------------------
 
