@@ -39,10 +39,7 @@ def entropy_gradient(
         gradient = classifier.gradient(mean_entropy(logits, chosen), affine)
     if gradient.isfinite().all():
         return logits.detach(), gradient, usable
-    with torch.enable_grad():
-        rows = affine.detach().expand(len(images), -1).requires_grad_()
-        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
-        gradients = classifier.gradient(entropies.sum(), rows)
+    gradients = _gradient_of_each(classifier, images, affine)
     usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
     chosen = chosen & usable
     mean = torch.where(chosen[:, None], gradients, 0).sum(0) / chosen.sum().clamp_min(1)
@@ -74,10 +71,13 @@ def refuse_overflowing(
     Those that are not usable are blank from here on, and so can spoil nothing. Where that is no cure, because
     the steps themselves overflow, the answers are not finite and the whole batch is answered zero-shot.
     """
-    base = classifier.encoder.base
-    with torch.enable_grad():
-        rows = base.detach().expand(len(images), -1).requires_grad_()
-        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
-        gradients = classifier.gradient(entropies.sum(), rows)
-    usable = usable & gradients.isfinite().all(1)
+    usable = usable & _gradient_of_each(classifier, images, classifier.encoder.base).isfinite().all(1)
     return torch.where(usable[:, None, None, None], images, 0), usable
+
+
+def _gradient_of_each(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> Tensor:
+    """The gradient ``(B, G)`` of every image's own entropy."""
+    with torch.enable_grad():
+        rows = affine.detach().expand(len(images), -1).requires_grad_()
+        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
+        return classifier.gradient(entropies.sum(), rows)
