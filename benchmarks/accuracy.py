@@ -1,22 +1,32 @@
-"""Accuracy of methods on a mixed stream, for a model and a stream given as files.
+"""Accuracy of methods on a stream of several domains, for a model and a stream given as files.
 
-    python benchmarks/accuracy.py MODEL_FOLDER STREAM.npz
-    python benchmarks/accuracy.py MODEL_FOLDER STREAM.npz --run ramen:lr=0.01,topk=50 --run tent --seeds 3
+    python benchmarks/accuracy.py MODEL_FOLDER STREAM.npz --seeds 3 --out results.json
+    python benchmarks/accuracy.py MODEL_FOLDER STREAM.npz --protocol single --run tent --run ramen
+    python benchmarks/accuracy.py MODEL_FOLDER STREAM.npz --run tent:lr=1e-4 --run ramen:capacity=750
+    python benchmarks/accuracy.py MODEL_FOLDER STREAM.npz --set ramen.capacity=750 --set ramen.lr=2e-2
+
+Every registered method runs, or those that --run names. Its parameters are its row of --presets for the
+protocol, then what --set says, then what stands behind the name in --run. Under ``mixed`` all domains are
+mixed by one random permutation; under ``single`` each domain is shuffled on its own and the method is reset
+after it. The seed decides the order of the images and what a method draws. Accuracies are the mean over
+domains; "same domain" is the share of the retrieved entries that come from the image's own domain.
 
 The folder holds ``config.json`` (``architecture``: arguments of open_clip's VisionTransformer, ``mean``,
 ``std``, ``logit_scale``, ``templates``), ``vision.safetensors`` (its weights) and
 ``text_features.safetensors``: a tensor (classes, templates, width) under the name that --text gives, of whose
 templates the first seven are the ensemble. The stream holds ``labels`` (n,) and, for each domain, an array
-(n, H, W, 3) of uint8; an array called ``clean`` is left out. All domains are mixed by one random
-permutation. Accuracies are the mean over domains; "same domain" is the share of the retrieved entries that
-come from the image's own domain.
+(n, H, W, 3) of uint8; an array called ``clean`` is left out.
 """
 
 import argparse
 import ast
 import json
+import math
 import platform
 import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +39,10 @@ from safetensors.torch import load_file
 
 import ramen
 
-DEFAULT_RUNS = [
-    "ensemble",
-    "clip",
-    "tent:lr=1e-4",
-    "entmin:lr=1e-2",
-    "ramen:capacity=750,topk=50,beta=5.0,lr=1e-2",
-    "ramen:capacity=750,topk=50,beta=5.0,lr=2e-2",
-]
+PROTOCOLS = ("mixed", "single")
+PRESETS = Path(__file__).with_name("cifar10c.toml")
+
+# -- model and stream -------------------------------------------------------------------------------
 
 
 def load_classifier(
@@ -51,12 +57,14 @@ def load_classifier(
     )
     features = load_file(folder / "text_features.safetensors")[text].float()
     templates = config["templates"][: features.shape[1]]
+    size = config["architecture"]["image_size"]
     classifier = ramen.ZeroShotClassifier(
         tower,
         features[:, :7],
         config["logit_scale"],
         classes=config[text]["classes"],
         templates=templates[:7],
+        preprocess=ramen.Preprocess((size, size), tuple(config["mean"]), tuple(config["std"])),
         device=device,
         dtype=dtype,
         encode_text=_Lookup(config[text]["classes"], templates, features),
@@ -75,11 +83,14 @@ class _Lookup:
         }
 
     def __call__(self, texts: list[str]) -> torch.Tensor:
+        unknown = next((text for text in texts if text not in self.known), None)
+        if unknown is not None:
+            raise ValueError(f"there is no text encoder, and no embedding of {unknown!r}, in the folder")
         return torch.stack([self.known[text] for text in texts])
 
 
 class Stream:
-    """All domains of an npz file, mixed by a seeded permutation."""
+    """The domains of an npz file, in the order of a protocol and a seed."""
 
     def __init__(self, path: Path, mean: list[float], std: list[float], limit: int | None) -> None:
         with np.load(path) as arrays:
@@ -92,9 +103,20 @@ class Stream:
         self.limit = limit
 
     def order(self, seed: int) -> torch.Tensor:
-        """Which image comes when."""
+        """Which image comes when, all domains mixed."""
         permutation = torch.randperm(len(self.pixels), generator=torch.Generator().manual_seed(seed))
         return permutation[: self.limit]
+
+    def parts(self, protocol: str, seed: int) -> list[torch.Tensor]:
+        """Which image comes when; the method is reset after each part."""
+        if protocol == "mixed":
+            return [self.order(seed)]
+        generator = torch.Generator().manual_seed(seed)
+        images = len(self.pixels) // len(self.domains)
+        return [
+            domain * images + torch.randperm(images, generator=generator)[: self.limit]
+            for domain in range(len(self.domains))
+        ]
 
     def images(self, index: torch.Tensor) -> torch.Tensor:
         """Those images as the encoder takes them."""
@@ -102,42 +124,48 @@ class Stream:
         return (scaled - self.mean) / self.std
 
 
-def run_once(
-    method: ramen.Method, stream: Stream, order: torch.Tensor, batch: int, progress: Progress
-) -> dict[str, Any]:
-    correct, same, possible = [], 0.0, 0
-    spent = 0.0
-    task = progress.add_task(method.info.name, total=len(order))
-    for index in order.split(batch):
-        images = stream.images(index).to(method.classifier.device)
-        start = time.perf_counter()
-        out = method.predict(images, tags=stream.domain[index], return_support=method.retrieves)
-        labels = out.labels.cpu()  # waits for the device
-        spent += time.perf_counter() - start
-        correct.append(labels == stream.labels[index])
-        if out.support is not None:
-            own = stream.domain[index].to(out.support.tags.device)[:, None] == out.support.tags
-            same += (own & out.support.valid).sum().item()
-            possible += int(out.support.valid.sum().item())
-        progress.update(
-            task,
-            advance=len(index),
-            description=f"{method.info.name} {torch.cat(correct).float().mean():.2%}",
-        )
-    progress.remove_task(task)
-    hits, domain = torch.cat(correct).double(), stream.domain[order]
-    per_domain = {
-        name: 100 * hits[domain == d].mean().item()
-        for d, name in enumerate(stream.domains)
-        if (domain == d).any()
-    }
-    return {
-        "accuracy": float(np.mean(list(per_domain.values()))),
-        "per_domain": per_domain,
-        "same_domain": 100 * same / possible if possible else None,
-        "milliseconds_an_image": 1000 * spent / len(order),
-        "refused": method.images_refused,
-    }
+# -- which runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A method with its parameters; those not given are its defaults."""
+
+    method: str
+    given: dict[str, Any]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All of them, the seed excepted."""
+        everything = {**ramen.describe(self.method).defaults, **self.given}
+        return {name: value for name, value in everything.items() if name != "seed"}
+
+    def create(self, classifier: ramen.ZeroShotClassifier, seed: int) -> ramen.Method:
+        """A fresh method."""
+        return ramen.create(self.method, classifier, **{"seed": seed, **self.given})
+
+
+def plan(runs: Sequence[str], settings: Sequence[str], protocol: str, presets: Path) -> list[Run]:
+    """What was asked for, by default one run of every method; wrong names are told before any starts."""
+    rows = tomllib.loads(presets.read_text())[protocol]
+    overrides: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        method, dot, parameter = key.partition(".")
+        if not (equals and dot and parameter):
+            raise ValueError(f"--set must be METHOD.PARAMETER=VALUE, got {setting!r}")
+        ramen.describe(method)
+        overrides.setdefault(method, {})[parameter] = _literal(value)
+    planned = []
+    for text in runs or ramen.list_methods():
+        method, own = parse_run(text)
+        given = {**rows.get(method, {}), **overrides.get(method, {}), **own}
+        unknown = sorted(set(given) - set(ramen.describe(method).defaults))
+        if unknown:
+            valid = ", ".join(ramen.describe(method).defaults)
+            raise ValueError(f"method {method!r} has no parameter {unknown[0]!r}; it has {valid}")
+        planned.append(Run(method, given))
+    return planned
 
 
 def parse_run(text: str) -> tuple[str, dict[str, Any]]:
@@ -148,9 +176,100 @@ def parse_run(text: str) -> tuple[str, dict[str, Any]]:
 
 def _literal(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        return math.inf if text == "inf" else ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+# -- running ----------------------------------------------------------------------------------------
+
+
+def run_once(
+    method: ramen.Method, stream: Stream, parts: list[torch.Tensor], batch: int, progress: Progress
+) -> dict[str, Any]:
+    """One pass over the stream, with a reset after each part."""
+    hits, same, possible, refused, spent = [], 0.0, 0, 0, 0.0
+    order = torch.cat(parts)
+    task = progress.add_task(method.info.name, total=len(order))
+    for part in parts:
+        for index in part.split(batch):
+            images = stream.images(index).to(method.classifier.device)
+            start = time.perf_counter()
+            out = method.predict(images, tags=stream.domain[index], return_support=method.retrieves)
+            labels = out.labels.cpu()  # waits for the device
+            spent += time.perf_counter() - start
+            hits.append(labels == stream.labels[index])
+            if out.support is not None:
+                own = stream.domain[index].to(out.support.tags.device)[:, None] == out.support.tags
+                same += (own & out.support.valid).sum().item()
+                possible += int(out.support.valid.sum().item())
+            accuracy = torch.cat(hits).float().mean()
+            progress.update(task, advance=len(index), description=f"{method.info.name} {accuracy:.2%}")
+        refused += method.images_refused
+        method.reset()
+    progress.remove_task(task)
+    per_domain = _per_domain(torch.cat(hits).double(), stream.domain[order], stream.domains)
+    return {
+        "accuracy": float(np.mean(list(per_domain.values()))),
+        "per_domain": per_domain,
+        "same_domain": 100 * same / possible if possible else None,
+        "milliseconds_an_image": 1000 * spent / len(order),
+        "refused": refused,
+    }
+
+
+def _per_domain(hits: torch.Tensor, domain: torch.Tensor, names: list[str]) -> dict[str, float]:
+    return {
+        name: 100 * hits[domain == d].mean().item() for d, name in enumerate(names) if (domain == d).any()
+    }
+
+
+def run_seeds(
+    run: Run,
+    classifier: ramen.ZeroShotClassifier,
+    stream: Stream,
+    arguments: argparse.Namespace,
+    progress: Progress,
+) -> dict[str, Any]:
+    """The record of one row of the table."""
+    record = {"method": run.method, "parameters": _plain(run.parameters), "given": _plain(run.given)}
+    seeds: list[dict[str, Any]] = []
+    for seed in range(arguments.seeds):
+        parts = stream.parts(arguments.protocol, seed)
+        try:
+            method = run.create(classifier, seed)
+            seeds.append(run_once(method, stream, parts, arguments.batch, progress))
+        except ValueError as error:  # it needs what this model does not have
+            if arguments.run:
+                raise  # asked for by name
+            return {**record, "error": str(error)}
+    return {**record, "seeds": seeds}
+
+
+def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON has them: it knows no infinity."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in parameters.items()
+    }
+
+
+def cells(record: dict[str, Any]) -> list[str]:
+    """A record as a row of the table."""
+    given = " ".join(f"{name}={value}" for name, value in record["given"].items())
+    if "error" in record:
+        return [record["method"], f"not on this model: {record['error']}", "", "", "", ""]
+    runs = record["seeds"]
+    accuracies = [run["accuracy"] for run in runs]
+    shares = [run["same_domain"] for run in runs if run["same_domain"] is not None]
+    return [
+        record["method"],
+        given,
+        f"{np.mean(accuracies):.2f}",
+        f"{np.std(accuracies, ddof=1):.2f}" if len(runs) > 1 else "",
+        f"{np.mean(shares):.1f} %" if shares else "",
+        f"{np.mean([run['milliseconds_an_image'] for run in runs]):.2f}",
+    ]
 
 
 def hardware(device: str) -> dict[str, str]:
@@ -167,59 +286,61 @@ def hardware(device: str) -> dict[str, str]:
     }
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("stream", type=Path)
-    parser.add_argument("--run", action="append", help="NAME or NAME:parameter=value,...; may be repeated")
+    parser.add_argument(
+        "--run", action="append", default=[], metavar="METHOD[:PARAMETER=VALUE,...]", help="may be repeated"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], dest="settings", metavar="METHOD.PARAMETER=VALUE"
+    )
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="mixed")
+    parser.add_argument("--presets", type=Path, default=PRESETS, help="a file like cifar10c.toml")
     parser.add_argument("--text", default="cifar10", help="which text features of the model")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--limit", type=int, help="only the first so many images of the stream")
+    parser.add_argument(
+        "--limit", type=int, help="only the first so many images of the stream (single: of each domain)"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    parser.add_argument("--out", type=Path, help="write the results as JSON, after each method")
     arguments = parser.parse_args()
+    try:
+        arguments.plan = plan(arguments.run, arguments.settings, arguments.protocol, arguments.presets)
+    except ValueError as error:
+        parser.error(str(error))
+    return arguments
 
+
+def main() -> None:
+    arguments = parse_arguments()
     classifier, config = load_classifier(arguments.model, arguments.text, arguments.device, arguments.dtype)
     stream = Stream(arguments.stream, config["mean"], config["std"], arguments.limit)
+    settings = {name: getattr(arguments, name) for name in ("protocol", "batch", "dtype")}
+    settings["images"] = sum(map(len, stream.parts(arguments.protocol, 0)))
     table = Table(
-        title=f"{len(stream.order(0)):,} images of {len(stream.domains)} domains, {arguments.seeds} seed(s)"
+        title=f"{settings['images']:,} images of {len(stream.domains)} domains, {arguments.protocol}, "
+        f"{arguments.seeds} seed(s)"
     )
-    for column in ("method", "accuracy", "deviation", "same domain", "ms an image"):
-        table.add_column(column, justify="left" if column == "method" else "right", overflow="fold")
-    results = []
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True) as progress:
-        for text in arguments.run or DEFAULT_RUNS:
-            name, parameters = parse_run(text)
-            runs = [
-                run_once(
-                    ramen.create(name, classifier, **parameters),
-                    stream,
-                    stream.order(seed),
-                    arguments.batch,
-                    progress,
-                )
-                for seed in range(arguments.seeds)
-            ]
-            accuracies = [run["accuracy"] for run in runs]
-            shares = [run["same_domain"] for run in runs if run["same_domain"] is not None]
-            table.add_row(
-                text,
-                f"{np.mean(accuracies):.2f}",
-                f"{np.std(accuracies, ddof=1):.2f}" if len(runs) > 1 else "",
-                f"{np.mean(shares):.1f} %" if shares else "",
-                f"{np.mean([run['milliseconds_an_image'] for run in runs]):.1f}",
-            )
-            results.append({"method": name, "parameters": parameters, "seeds": runs})
+    for column in ("method", "parameters"):
+        table.add_column(column, overflow="fold")
+    for column in ("accuracy", "deviation", "same domain", "ms an image"):
+        table.add_column(column, justify="right", overflow="fold")
+    results: list[dict[str, Any]] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for run in arguments.plan:
+            results.append(run_seeds(run, classifier, stream, arguments, progress))
+            table.add_row(*cells(results[-1]))
+            progress.console.print("  ".join(filter(None, cells(results[-1]))), highlight=False)
+            if arguments.out:
+                record = {"hardware": hardware(arguments.device), "settings": settings, "results": results}
+                arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     Console().print(table)
-    if arguments.out:
-        settings = {"batch": arguments.batch, "dtype": arguments.dtype, "images": len(stream.order(0))}
-        record = {"hardware": hardware(arguments.device), "settings": settings, "results": results}
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def test_a_steady_stream_does_not_wait_for_the_device(dtype: str, visibility: st
 
 @pytest.mark.parametrize("name", ramen.list_methods())
 def test_answers_are_those_of_the_cpu(name: str) -> None:
-    parameters = {"capacity": 6, "topk": 2} if name == "ramen" else {}
+    parameters = {"ramen": {"capacity": 6, "topk": 2}, "watt": {"rounds": 1, "steps": 1}}.get(name, {})
     here = ramen.create(name, testing.small_classifier(), **parameters)
     there = ramen.create(name, testing.small_classifier(device="cuda"), **parameters)
     images = torch.randn(5, 30, 3, 32, 32, generator=torch.Generator().manual_seed(0))

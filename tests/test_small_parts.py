@@ -12,7 +12,7 @@ from torch import Tensor
 from ramen import aggregate, checks, devices
 from ramen.codecs import CODECS
 from ramen.hashing import pair_scores
-from ramen.objectives import entropy, mean_entropy
+from ramen.objectives import contrastive_loss, entropy, mean_entropy
 
 # -- objectives -------------------------------------------------------------------------------------
 
@@ -44,6 +44,77 @@ def test_mean_entropy_leaves_unusable_rows_out() -> None:
     (gradient,) = torch.autograd.grad(value, spoiled)
     assert gradient.isfinite().all()
     assert mean_entropy(logits, torch.zeros(4, dtype=torch.bool)) == 0
+
+
+def unit_rows(images: int, seed: int, width: int = 6) -> Tensor:
+    rows = torch.randn(images, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+def naive_contrastive_loss(z: Tensor, u: Tensor, scale: float, temperature: float) -> float:
+    """A double loop over plain numbers."""
+    images = range(len(z))
+    targets = []
+    for j in images:
+        alike = [math.exp(float(z[j] @ z[k] + u[j] @ u[k]) / 2 / temperature) for k in images]
+        targets.append([value / sum(alike) for value in alike])
+    total = 0.0
+    for i in images:
+        exponentials = [math.exp(scale * float(z[i] @ u[j])) for j in images]
+        for j in images:
+            total -= targets[j][i] * math.log(exponentials[j] / sum(exponentials))
+    return total / len(z)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.3])
+@pytest.mark.parametrize("images", [1, 2, 7])
+def test_contrastive_loss_is_a_double_loop(images: int, temperature: float) -> None:
+    z, u = unit_rows(images, 0), unit_rows(images, 1)
+    everyone = torch.ones(images, dtype=torch.bool)
+    value = contrastive_loss(z, u, everyone, 20.0, temperature=temperature)
+    assert value.item() == pytest.approx(naive_contrastive_loss(z, u, 20.0, temperature), abs=1e-10)
+    if temperature == 0.01:
+        assert contrastive_loss(z, u, everyone, 20.0) == value
+
+
+def test_the_gradient_of_the_contrastive_loss_flows_through_its_targets_or_not() -> None:
+    z, u = unit_rows(5, 0).requires_grad_(), unit_rows(5, 1)
+    everyone = torch.ones(5, dtype=torch.bool)
+    assert torch.autograd.gradcheck(lambda z: contrastive_loss(z, u, everyone, 3.0, temperature=0.3), (z,))
+    held = torch.softmax((z @ z.T + u @ u.T) / 2 / 0.3, 1).detach()
+    expected = -(held.T * torch.log_softmax(3 * z @ u.T, 1)).sum() / 5
+    value = contrastive_loss(z, u, everyone, 3.0, temperature=0.3, detach_targets=True)
+    torch.testing.assert_close(value, expected)
+    gradients = [torch.autograd.grad(v, z)[0] for v in (value, expected)]
+    torch.testing.assert_close(gradients[0], gradients[1])
+    (through,) = torch.autograd.grad(contrastive_loss(z, u, everyone, 3.0, temperature=0.3), z)
+    assert not torch.allclose(through, gradients[0])
+
+
+@pytest.mark.parametrize("detach_targets", [False, True])
+def test_the_contrastive_loss_of_a_batch_without_its_unusable_images(detach_targets: bool) -> None:
+    usable = torch.tensor([True, False, True, True, False, True])
+    z, u = unit_rows(6, 0), unit_rows(6, 1)
+    spoiled = z.clone()
+    spoiled[1], spoiled[4] = torch.nan, torch.inf
+    spoiled.requires_grad_()
+    kept = z[usable].requires_grad_()
+    option = {"detach_targets": detach_targets, "temperature": 0.3}
+    value = contrastive_loss(spoiled, u, usable, 20.0, **option)
+    expected = contrastive_loss(kept, u[usable], torch.ones(4, dtype=torch.bool), 20.0, **option)
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-12)
+    (gradient,), (expected,) = torch.autograd.grad(value, spoiled), torch.autograd.grad(expected, kept)
+    torch.testing.assert_close(gradient[usable], expected, rtol=0, atol=1e-12)
+    assert gradient[~usable].eq(0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("usable", [[True], [True, False, False], [False, False]])
+def test_one_image_or_none_has_no_contrast(usable: list[bool], dtype: torch.dtype) -> None:
+    z, u = (unit_rows(len(usable), seed).to(dtype).requires_grad_() for seed in (0, 1))
+    value = contrastive_loss(z, u, torch.tensor(usable), 100.0)
+    assert value == 0
+    assert torch.autograd.grad(value, z)[0].eq(0).all()
 
 
 # -- codecs -----------------------------------------------------------------------------------------

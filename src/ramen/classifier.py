@@ -98,6 +98,11 @@ class ZeroShotClassifier:
         return self.encoder.image_size if self._preprocess is None else self._preprocess.size
 
     @property
+    def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation of the channels, as preprocessing takes them out, where known."""
+        return None if self._preprocess is None else (self._preprocess.mean, self._preprocess.std)
+
+    @property
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.classes)
@@ -156,6 +161,18 @@ class ZeroShotClassifier:
     def logits(self, embeddings: Tensor) -> Tensor:
         """Logits ``(B, C)`` of unit embeddings."""
         return self.logit_scale * embeddings @ self.class_embeddings.T
+
+    def embed_templates(self, templates: Sequence[str]) -> Tensor | None:
+        """Unit embeddings ``(C, templates, d)`` of the classes in these templates, known or computed.
+
+        None where they are not known and there is no text encoder.
+        """
+        known = self.templates or ()
+        if self.template_embeddings is not None and set(templates) <= set(known):
+            return self.template_embeddings[:, [known.index(template) for template in templates]]
+        if self.encode_text is None:
+            return None
+        return prompts.embed_classes(self.encode_text, self.classes, templates).to(self.class_embeddings)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of ``loss`` with respect to ``affine``; see ``AffineEncoder.gradient``."""

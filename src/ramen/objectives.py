@@ -20,3 +20,42 @@ def mean_entropy(logits: Tensor, usable: Tensor) -> Tensor:
     # Rows are replaced before the entropy: a non-finite one would spoil the gradient even with weight 0.
     safe = torch.where(usable[:, None], logits, 0)
     return torch.where(usable, entropy(safe), 0).sum() / usable.sum().clamp_min(1)
+
+
+def contrastive_loss(
+    images: Tensor,
+    texts: Tensor,
+    usable: Tensor,
+    scale: float,
+    *,
+    temperature: float = 0.01,
+    detach_targets: bool = False,
+) -> Tensor:
+    """How far the images of a batch are from telling their own texts from those of the others.
+
+    With unit embeddings ``Z`` of the images and ``U`` of one text for each, ``(B, d)`` both, it is the mean
+    over images ``i`` of ``-sum_j Q[j, i] log softmax_j(scale Z[i] U[j])``, where row ``j`` of ``Q`` is the
+    softmax of ``(Z Z^T + U U^T)[j] / 2 / temperature``: images and texts that look alike may be mixed up.
+
+    ``Q`` is transposed after the softmax, and the gradient flows through it too, as in the code of CLIPArTT
+    and WATT: the targets of one image then need not sum to 1. Images that are not usable take no part, as if
+    they were not in the batch.
+
+    Args:
+        images: ``Z``.
+        texts: ``U``.
+        usable: Which images take part, ``(B,)``.
+        scale: Of the logits.
+        temperature: Of the targets.
+        detach_targets: Take ``Q`` as constant.
+    """
+    # Rows are replaced before anything else: a non-finite one would spoil the gradient even with weight 0.
+    images, texts = (torch.where(usable[:, None], rows, 0) for rows in (images, texts))
+    nothing = torch.finfo(images.dtype).min  # not -inf: with no usable image a softmax would be 0 / 0
+    alike = (images @ images.T + texts @ texts.T) / 2 / temperature
+    targets = torch.softmax(torch.where(usable, alike, nothing), dim=1).T
+    if detach_targets:
+        targets = targets.detach()
+    log_p = torch.log_softmax(torch.where(usable, scale * images @ texts.T, nothing), dim=1)
+    both = usable[:, None] & usable
+    return -torch.where(both, targets * log_p, 0).sum() / usable.sum().clamp_min(1)

@@ -26,12 +26,15 @@ ENSEMBLE = (
 )
 SINGLE_WITHOUT_PERIOD = tuple(template.removesuffix(".") for template in SINGLE)
 ENSEMBLE_WITHOUT_PERIOD = tuple(template.removesuffix(".") for template in ENSEMBLE)
+# As WATT's own code has them: one more, and two without a full stop.
+WATT = (*SINGLE_WITHOUT_PERIOD, ENSEMBLE_WITHOUT_PERIOD[0], *ENSEMBLE[1:])
 
 TEMPLATE_SETS = {
     "single": SINGLE,
     "ensemble": ENSEMBLE,
     "single-without-period": SINGLE_WITHOUT_PERIOD,
     "ensemble-without-period": ENSEMBLE_WITHOUT_PERIOD,
+    "watt": WATT,
 }
 
 _PROMPTS_AT_A_TIME = 256

@@ -106,7 +106,7 @@ def _noise(images: int, size: tuple[int, int], seed: int) -> Tensor:
 class Bench:
     """What a clause of the contract needs: fresh methods and a stream."""
 
-    make: Callable[[ZeroShotClassifier], Method]
+    make: Callable[..., Method]  # of a classifier, and parameters that replace those of the bench
     classifier: ZeroShotClassifier
     batches: tuple[Tensor, ...]  # the last one is short
 
@@ -138,8 +138,8 @@ def check_method(
     batches = tuple(_noise(n, size, seed) for seed, n in enumerate((6, 6, 1, 6, 3)))
 
     @plain_numerics()  # as ramen.create does
-    def make(clf: ZeroShotClassifier) -> Method:
-        return cls(clf, **parameters)
+    def make(clf: ZeroShotClassifier, **others: Any) -> Method:
+        return cls(clf, **{**parameters, **others})
 
     bench = Bench(make, classifier, batches)
     failures = []
@@ -379,33 +379,39 @@ def check_batch_independence(bench: Bench) -> None:
 
 
 def check_passes(bench: Bench) -> None:
-    """Forward and backward passes an image are those of the record."""
+    """Forward and backward passes an image are those that the method states.
+
+    A memory that an update trains on counts as a batch, even while it holds less than one.
+    """
     counter = _Counting(bench.classifier)
-    method = bench.make(counter)
-    batches = [batch for batch in bench.batches if len(batch) == len(bench.batches[0])]
+    size = len(bench.batches[0])
+    sized = bench.fresh().info.batch_sized
+    method = bench.make(counter, **dict.fromkeys(sized, size))
+    batches = [batch for batch in bench.batches if len(batch) == size]
     for batch in batches:
         method.predict(batch)
-    images = sum(map(len, batches))
-    passes = (counter.forwards / images, counter.backwards / images)
-    declared = (method.info.forwards, method.info.backwards)
-    assert passes == declared, f"{passes} forward and backward passes an image, {declared} in the record"
+    largest = max(counter.forwards)
+    assert largest <= size or not sized, f"a pass over {largest} images with a memory of {size}"
+    full = [[size] * len(passes) if sized else passes for passes in (counter.forwards, counter.backwards)]
+    passes = tuple(sum(images) / (size * len(batches)) for images in full)
+    declared = method.passes()  # those of the record, unless the parameters decide
+    assert passes == declared, f"{passes} forward and backward passes an image, {declared} declared"
 
 
 class _Counting(ZeroShotClassifier):
-    """A classifier that counts images through its encoder."""
+    """A classifier that notes how many images each pass through its encoder has."""
 
     def __init__(self, original: ZeroShotClassifier) -> None:
         self.__dict__.update(original.__dict__)
-        self.forwards = self.backwards = 0
-        self._last_batch = 0
+        self.forwards: list[int] = []
+        self.backwards: list[int] = []
 
     def encode(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
-        self.forwards += len(images)
-        self._last_batch = len(images)
+        self.forwards.append(len(images))
         return super().encode(images, affine)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
-        self.backwards += self._last_batch
+        self.backwards.append(self.forwards[-1])
         return super().gradient(loss, affine)
 
 

@@ -8,8 +8,10 @@ import ramen
 from ramen import testing
 from ramen.methods import registry
 
+# Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
+FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
 SETTINGS = [
-    *((name, {}) for name in ramen.list_methods()),
+    *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),
     ("ramen", {"visibility": "causal", "capacity": 3, "topk": 1}),
     ("ramen", {"balance": False, "capacity": 3, "topk": 2}),
@@ -17,6 +19,16 @@ SETTINGS = [
     ("ramen", {"fifo": "float16", "capacity": 2, "topk": 1}),
     ("ramen", {"placement": "cpu", "codec": "fp32"}),
     ("ramen", {"placement": "split", "entropy_weight": False, "similarity_weight": False}),
+    ("note", {"memory": 4, "lr": 1e-2}),
+    ("sar", {"frozen": "top", "lr": 1e-2, "margin": 0.8}),
+    ("sar", {"clear_average": True, "reset_below": 0.4, "lr": 1e-2, "margin": 0.8}),
+    ("rotta", {"memory": 4}),
+    ("rotta", {"memory": 8, "interval": 5, "nu": 0.5}),
+    ("tda", {"positive_capacity": 1, "negative_capacity": 1, "entropy_lower": 0.0, "entropy_upper": 1.0}),
+    ("dmn", {"capacity": 2, "alpha": 1.0}),
+    ("watt", {"rounds": 1, "steps": 1, "templates": "watt", "detach_targets": True}),
+    ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
+    ("mint", {"prior": 20.0}),
 ]
 
 
@@ -29,7 +41,7 @@ def test_contract(name: str, parameters: dict, tower_kind: str) -> None:
 @pytest.mark.parametrize("name", ramen.list_methods())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_contract_in_other_precisions(name: str, dtype: str) -> None:
-    testing.check_method(name, testing.small_classifier(dtype=dtype))
+    testing.check_method(name, testing.small_classifier(dtype=dtype), **FEWER_STEPS.get(name, {}))
 
 
 @pytest.mark.gpu
@@ -161,6 +173,40 @@ class _RunsTwice(_Honest):
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
         super().adapt(images, usable, tags, want_support)
         return super().adapt(images, usable, tags, want_support)
+
+
+class _TrainsOnItsMemory(_Honest):
+    """Repeats the first ``memory`` images; ``extra`` adds to them, ``passes`` repeats it."""
+
+    extra, passes = 0, 1
+
+    def __init__(self, classifier: ramen.ZeroShotClassifier, memory: int = 100, *, seed: int = 0) -> None:
+        super().__init__(classifier, seed=seed)
+        self.memory = memory
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+        memory = images.repeat(100, 1, 1, 1)[: self.memory + self.extra]
+        for _ in range(self.passes):
+            self.classifier.encode(memory)
+        return super().adapt(images, usable, tags, want_support)
+
+
+def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"forwards": 2, "batch_sized": ("memory",)}
+    testing.check_method(entered(_TrainsOnItsMemory, **facts))
+    testing.check_method(entered(_TrainsOnItsMemory, **facts), memory=50)
+    with pytest.raises(AssertionError, match=r"passes: \(2\.0, 0\.0\) forward .*, \(3, 0\) in the record"):
+        testing.check_method(entered(_TrainsOnItsMemory, **{**facts, "forwards": 3}))
+
+    monkeypatch.setattr(_TrainsOnItsMemory, "extra", -2)  # a memory that is not full counts as if it were
+    testing.check_method(entered(_TrainsOnItsMemory, **facts))
+    monkeypatch.setattr(_TrainsOnItsMemory, "extra", 2)
+    with pytest.raises(AssertionError, match="passes: a pass over 8 images with a memory of 6"):
+        testing.check_method(entered(_TrainsOnItsMemory, **facts))
+    monkeypatch.setattr(_TrainsOnItsMemory, "extra", 0)
+    monkeypatch.setattr(_TrainsOnItsMemory, "passes", 2)
+    with pytest.raises(AssertionError, match=r"passes: \(3\.0, 0\.0\) forward"):
+        testing.check_method(entered(_TrainsOnItsMemory, **facts))
 
 
 @pytest.mark.parametrize(

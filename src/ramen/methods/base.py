@@ -34,18 +34,20 @@ class MethodInfo:
     updates: str  # what changes in the model
     predicts_with: str  # which of its forward passes, with which parameters
     batch_dependent: bool  # whether an image's answer depends on the other images of its batch
-    forwards: int  # encoder passes an image
+    forwards: int  # encoder passes an image, with the default parameters
     backwards: int
     notes: tuple[str, ...] = ()  # decisions that the papers leave open
+    batch_sized: tuple[str, ...] = ()  # parameters that the counts of passes take to be the batch size
     defaults: Mapping[str, Any] = field(default_factory=dict)  # filled in from the class on registration
 
     def __str__(self) -> str:
+        sized = f", with {' and '.join(self.batch_sized)} the batch size" if self.batch_sized else ""
         rows = {
             "paper": f"{self.paper} ({self.venue})" if self.venue else self.paper,
             "updates": self.updates,
             "predicts with": self.predicts_with,
             "depends on batch mates": "yes" if self.batch_dependent else "no",
-            "passes an image": f"{self.forwards} forward, {self.backwards} backward",
+            "passes an image": f"{self.forwards} forward, {self.backwards} backward{sized}",
             "parameters": ", ".join(f"{name}={value!r}" for name, value in self.defaults.items()) or "none",
         }
         lines = [f"{self.name}: {self.title}", *(f"  {key}: {value}" for key, value in rows.items())]
@@ -172,6 +174,10 @@ class Method(ABC):
         """The most that the method will ever keep of the stream."""
         return 0
 
+    def passes(self) -> tuple[int, int]:
+        """Forward and backward passes an image, where parameters decide that; else those of the record."""
+        return self.info.forwards, self.info.backwards
+
     # -- what callers use ---------------------------------------------------------------------------
 
     def predict(
@@ -225,10 +231,14 @@ class Method(ABC):
         self.images_seen = 0
         self._refused = torch.zeros_like(self._refused)
 
-    def generator(self, device: str | torch.device = "cpu") -> torch.Generator:
-        """Random numbers for the coming batch: decided by the seed and the place in the stream alone."""
-        place = sha256(f"{self.seed} {self.images_seen}".encode()).digest()
-        return torch.Generator(device=device).manual_seed(int.from_bytes(place[:8]) >> 1)
+    def generator(self, device: str | torch.device = "cpu", *, place: int | None = None) -> torch.Generator:
+        """Random numbers decided by the seed and the place in the stream alone.
+
+        The place is the number of images seen so far, for what the coming batch needs; a method that counts
+        otherwise, images that it could use for one, gives its own.
+        """
+        digest = sha256(f"{self.seed} {self.images_seen if place is None else place}".encode()).digest()
+        return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8]) >> 1)
 
     # -- state --------------------------------------------------------------------------------------
 

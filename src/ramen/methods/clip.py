@@ -52,13 +52,10 @@ class Clip(Method):
 
 
 def _single_template(classifier: ZeroShotClassifier, template: str) -> Tensor:
-    known = classifier.templates or ()
-    if template in known and classifier.template_embeddings is not None:
-        return classifier.template_embeddings[:, known.index(template)]
-    if classifier.encode_text is not None:
-        texts = prompts.embed_classes(classifier.encode_text, classifier.classes, [template])[:, 0]
-        return texts.to(classifier.class_embeddings)
-    if known == () and template == prompts.SINGLE[0]:
+    embeddings = classifier.embed_templates([template])
+    if embeddings is not None:
+        return embeddings[:, 0]
+    if classifier.templates is None and template == prompts.SINGLE[0]:
         if classifier.template_embeddings is None:
             return classifier.class_embeddings
         if classifier.template_embeddings.shape[1] == 1:

@@ -85,3 +85,17 @@ def _same(theirs: object, ours: Tensor) -> bool:
     if not isinstance(theirs, Tensor) or theirs.shape != ours.shape:
         return False
     return bool((theirs.to(ours) - ours).abs().max() <= _SAME_EMBEDDINGS)
+
+
+def expect_names(method: str, content: Mapping[str, Tensor], names: set[str]) -> None:
+    """Raise ValueError unless the content of a state has these parts and no other."""
+    if content.keys() != names:
+        raise ValueError(f"{method}'s state must hold {', '.join(sorted(names))}, got {sorted(content)}")
+
+
+def saved_affine(name: str, content: Mapping[str, Tensor], base: Tensor) -> Tensor:
+    """A copy of saved norm parameters beside ``base``; ValueError unless they are like it and finite."""
+    expect(name, content[name], base.dtype, tuple(base.shape))
+    if not content[name].isfinite().all():
+        raise ValueError(f"{name} in the state must be finite, got numbers that are not")
+    return content[name].to(base.device, copy=True)

@@ -1,0 +1,120 @@
+"""NOTE: entropy minimisation on a memory that stays balanced over predicted classes.
+
+Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation", NeurIPS 2022.
+"""
+
+import torch
+from torch import Tensor
+
+from ramen import checks
+from ramen.adaptation import entropy_gradient, sign_step
+from ramen.classifier import ZeroShotClassifier
+from ramen.hashing import pair_scores
+from ramen.imagestore import ImageStore
+from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.registry import register
+from ramen.methods.state import expect_names, saved_affine
+from ramen.reservoir import Reservoir
+
+
+@register(
+    MethodInfo(
+        name="note",
+        title="NOTE: continual test-time adaptation with a prediction-balanced reservoir",
+        venue="NeurIPS 2022",
+        paper="https://arxiv.org/abs/2208.05117",
+        updates="weight and bias of all norm layers, online: never reset within a stream",
+        predicts_with="the forward pass before the update",
+        batch_dependent=False,
+        forwards=2,
+        backwards=1,
+        batch_sized=("memory",),
+        notes=(
+            "stated by the Ramen paper: SignSGD, its learning rates, a memory as big as the batch (100; for "
+            "ViT-L/14 50: give memory=50)",
+            "stated by NOTE's paper and code: the reservoir's rules, pseudo-labels at arrival, the memory's "
+            "entropy as loss; there with Adam and memory=64",
+            "decided here: one update a batch, whatever its size, on the whole memory; a memory larger than "
+            "the batch costs so many passes more",
+            "NOTE's instance-aware BatchNorm is left out: it replaces BatchNorm, which ViTs do not have, and "
+            "Ramen's code keeps running statistics; ResNets do here too",
+            "what is drawn depends on the seed and on how many images have come, not on the batch size",
+        ),
+    )
+)
+class Note(Method):
+    """One entropy step a batch on a memory of past images, on weights that all later batches share.
+
+    Args:
+        classifier: What it adapts.
+        lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 2e-5 (DomainNet); single
+            domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).
+        memory: How many images the memory holds. The paper's: the batch size, 100, or 50 for ViT-L/14;
+            NOTE's own: 64.
+        seed: Decides which images the memory keeps.
+    """
+
+    state_parameters = ("memory",)
+
+    def __init__(
+        self, classifier: ZeroShotClassifier, lr: float = 2e-5, memory: int = 100, *, seed: int = 0
+    ) -> None:
+        super().__init__(classifier, seed=seed)
+        self.lr = checks.number("lr", lr, 0)
+        self.memory = checks.integer("memory", memory, 1)
+        self._affine = classifier.encoder.base
+        self._reservoir = Reservoir(self.memory, classifier.num_classes)
+        self._images = ImageStore(self.memory, classifier.dtype, classifier.device, classifier.image_size)
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """Predict with the weights so far, renew the memory, take one step on it."""
+        self._images.check(images)
+        clf = self.classifier
+        logits = clf.logits(clf.encode(images, self._affine))
+        usable = usable & self._images.storable(images) & logits.isfinite().all(1)
+        if self._remember(images, logits.argmax(1), usable):
+            stored = self._images.images
+            every = torch.ones(len(stored), dtype=torch.bool, device=stored.device)
+            _, gradient, _ = entropy_gradient(clf, stored, self._affine, every)
+            self._affine = sign_step(self._affine, gradient, self.lr)
+        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
+
+    def _remember(self, images: Tensor, labels: Tensor, usable: Tensor) -> bool:
+        """Offer a batch to the memory, one image after the other; False if there was none to offer."""
+        arriving = torch.where(usable, labels, -1).tolist()  # the batch's one transfer to the host
+        first = sum(self._reservoir.seen)
+        numbers = torch.arange(first, first + len(arriving), device="cpu")
+        draws = iter(pair_scores(self.seed, numbers, torch.arange(2, device="cpu")).tolist())
+        placed: dict[int, int] = {}
+        for index, label in enumerate(arriving):
+            if label >= 0 and (slot := self._reservoir.insert(label, next(draws))) is not None:
+                placed[slot] = index
+        self._images.put(images, placed)
+        return any(label >= 0 for label in arriving)
+
+    def clear(self) -> None:
+        """Back to the pretrained weights and an empty memory."""
+        self._affine = self.classifier.encoder.base
+        self._reservoir = Reservoir(self.memory, self.classifier.num_classes)
+        self._images.clear()
+
+    def content(self) -> dict[str, Tensor]:
+        """The weights and the memory."""
+        return {
+            "affine": self._affine.clone(),
+            "images": self._images.images.clone(),
+            **self._reservoir.state(),
+        }
+
+    def restore(self, content: dict[str, Tensor]) -> None:
+        """Take over the weights and the memory."""
+        expect_names("note", content, {"affine", "images", "labels", "seen"})
+        affine = saved_affine("affine", content, self.classifier.encoder.base)
+        images = self._images.restored(content["images"])
+        self._reservoir = self._reservoir.restored(content, len(images))
+        self._affine, self._images = affine, images
+
+    def memory_bytes(self) -> int:
+        """The weights and a full memory; see ``ImageStore.max_bytes`` for encoders that state no size."""
+        counts = 8 * (self.memory + self.classifier.num_classes)
+        return self._affine.numel() * self._affine.element_size() + self._images.max_bytes() + counts

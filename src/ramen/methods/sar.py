@@ -1,0 +1,209 @@
+"""SAR: sharpness-aware entropy minimisation of confident images, with recovery from collapse.
+
+Niu et al., "Towards Stable Test-Time Adaptation in Dynamic Wild World", ICLR 2023.
+"""
+
+import math
+import re
+
+import torch
+from torch import Tensor
+
+from ramen import checks
+from ramen.adaptation import entropy_gradient, sign_step
+from ramen.affine import AffineEncoder
+from ramen.classifier import ZeroShotClassifier
+from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.registry import register
+from ramen.methods.state import expect_names, saved_affine
+from ramen.objectives import entropy, mean_entropy
+from ramen.pool import expect
+
+FROZEN = ("none", "top")
+_TOP_BLOCKS = 3
+
+
+@register(
+    MethodInfo(
+        name="sar",
+        title="SAR: sharpness-aware and reliable entropy minimisation",
+        venue="ICLR 2023",
+        paper="https://arxiv.org/abs/2302.12400",
+        updates="weight and bias of all norm layers, online: reset only where the loss says collapse",
+        predicts_with="the forward pass before the update",
+        batch_dependent=False,
+        forwards=2,
+        backwards=2,
+        notes=(
+            "stated by the Ramen paper: SignSGD and its learning rates",
+            "stated by SAR's paper and code: both entropy filters, the step up the gradient before the one "
+            "down, the moving average and the reset; margin, rho, momentum and reset_below are theirs",
+            "open in the Ramen paper: whether the top layers are frozen. SAR's code freezes the last three "
+            "blocks of a ViT-B and the last norm, or layer4 of a ResNet (frozen='top'); frozen='none' fits "
+            "Ramen's code, whose methods share one model that trains all norm layers",
+            "open likewise: the moving average after a reset. SAR's code keeps it, so that several resets "
+            "may follow one another; others clear it (clear_average=True)",
+            "where no image is confident, nothing changes, as in SAR's code, whose loss is then NaN",
+            "BatchNorm keeps its running statistics, as in Ramen's code; SAR's own uses the batch's, which "
+            "would let an image's answer depend on its batch mates",
+        ),
+    )
+)
+class Sar(Method):
+    """One step a batch, along the entropy gradient at the worst nearby weights.
+
+    Args:
+        classifier: What it adapts.
+        lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 2e-5 (DomainNet); single
+            domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).
+        margin: An image is confident where its entropy is below this times ln C, that of a uniform guess.
+        rho: How far up the gradient the step down is evaluated, in Euclidean length.
+        reset_below: Reset to the pretrained weights where the moving average of the loss falls below it.
+        momentum: Of that moving average.
+        frozen: "none", or "top" to leave the last three blocks and the norm behind them, or the last stage
+            of a ResNet, as they are.
+        clear_average: Also forget the moving average at a reset.
+        seed: Has no effect.
+    """
+
+    _affine: Tensor
+    _average: Tensor  # of the loss; means nothing until it has started
+    _started: Tensor
+    _resets: Tensor
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        lr: float = 2e-5,
+        margin: float = 0.4,
+        rho: float = 0.05,
+        reset_below: float = 0.2,
+        momentum: float = 0.9,
+        *,
+        frozen: str = "none",
+        clear_average: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(classifier, seed=seed)
+        self.lr = checks.number("lr", lr, 0)
+        self.margin = checks.number("margin", margin, 0)
+        self.rho = checks.number("rho", rho, 0)
+        self.reset_below = checks.number("reset_below", reset_below, 0)
+        self.momentum = checks.number("momentum", momentum, 0)
+        if self.momentum > 1:
+            raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
+        self.frozen = checks.choice("frozen", frozen, FROZEN)
+        self.clear_average = checks.flag("clear_average", clear_average)
+        self._bound = self.margin * math.log(classifier.num_classes)
+        self._trained = trained_part(classifier.encoder, self.frozen)
+        self.clear()
+
+    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+        """Predict with the weights so far; one step up, one step down; reset if the loss has collapsed."""
+        clf, weights = self.classifier, self._affine
+
+        # 1. The entropy of confident images, at the weights so far.
+        logits, gradient, usable = entropy_gradient(clf, images, weights, usable, below=self._bound)
+        confident = usable & (entropy(logits) < self._bound)
+
+        # 2. Up, to where the loss is worst nearby.
+        gradient = gradient * self._trained
+        worst = weights + self.rho * gradient / (gradient.norm() + 1e-12)
+
+        # 3. The entropy of those still confident there decides the step down, which starts where 2. did.
+        second, gradient, still = entropy_gradient(clf, images, worst, confident, below=self._bound)
+        still = still & (entropy(second) < self._bound)
+        weights = sign_step(weights, gradient * self._trained, self.lr)
+
+        # 4. A moving average of the loss that is too small tells of collapse.
+        self._affine = self._recovered(weights, mean_entropy(second, still), still.any())
+        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
+
+    def _recovered(self, weights: Tensor, loss: Tensor, any_loss: Tensor) -> Tensor:
+        """Enter a batch's loss, if there is one; the pretrained weights if the average is then too small.
+
+        Nothing here asks the device for a value.
+        """
+        mixed = torch.where(self._started, torch.lerp(loss, self._average, self.momentum), loss)
+        self._average = torch.where(any_loss, mixed, self._average)
+        self._started = self._started | any_loss
+        collapsed = self._started & (self._average < self.reset_below)
+        self._resets = self._resets + collapsed
+        if self.clear_average:
+            self._average = torch.where(collapsed, 0, self._average)
+            self._started = self._started & ~collapsed
+        return torch.where(collapsed, self.classifier.encoder.base, weights)
+
+    @property
+    def resets(self) -> int:
+        """How often the weights went back to the pretrained ones within the stream."""
+        return int(self._resets)
+
+    def clear(self) -> None:
+        """Back to the pretrained weights, no average, no resets."""
+        base = self.classifier.encoder.base
+        self._affine = base
+        self._average = torch.zeros((), dtype=base.dtype, device=base.device)
+        self._started = torch.zeros((), dtype=torch.bool, device=base.device)
+        self._resets = torch.zeros((), dtype=torch.int64, device=base.device)
+
+    def content(self) -> dict[str, Tensor]:
+        """The weights, the moving average, whether it has begun, and the number of resets."""
+        return {
+            "affine": self._affine.clone(),
+            "average": self._average.clone(),
+            "started": self._started.clone(),
+            "resets": self._resets.clone(),
+        }
+
+    def restore(self, content: dict[str, Tensor]) -> None:
+        """Take over what ``content`` gave."""
+        expect_names("sar", content, {"affine", "average", "started", "resets"})
+        base = self.classifier.encoder.base
+        affine = saved_affine("affine", content, base)
+        expect("average", content["average"], base.dtype, ())
+        expect("started", content["started"], torch.bool, ())
+        expect("resets", content["resets"], torch.int64, ())
+        if not content["average"] >= 0 or not content["average"].isfinite() or content["resets"] < 0:
+            raise ValueError("average and resets in the state must be finite and not negative")
+        self._affine = affine
+        self._average, self._started, self._resets = (
+            content[name].to(base.device, copy=True) for name in ("average", "started", "resets")
+        )
+
+    def memory_bytes(self) -> int:
+        """One vector of norm parameters and three numbers."""
+        return self._affine.numel() * self._affine.element_size() + 24
+
+
+def trained_part(encoder: AffineEncoder, frozen: str) -> Tensor:
+    """A vector ``(G,)`` of ones where norm parameters are trained and zeros where they are ``frozen``."""
+    trained = torch.ones_like(encoder.base)
+    if frozen == "none":
+        return trained
+    top = _top_layers([piece.layer for piece in encoder.layout])
+    for piece in encoder.layout:
+        if piece.layer in top:
+            trained[piece.start : piece.stop] = 0
+    return trained
+
+
+def _top_layers(layers: list[str]) -> set[str]:
+    """The norm layers of a ResNet's last stage, or of a transformer's last blocks and what comes behind."""
+    stages = {layer: match for layer in layers if (match := re.match(r"(?:.*\.)?layer(\d)\.", layer))}
+    if stages:
+        last = max(int(match[1]) for match in stages.values())
+        return {layer for layer, match in stages.items() if int(match[1]) == last}
+    pattern = r"(.*?(?:blocks|layers|layer))\.(\d+)\.(.*)"
+    blocks = {layer: match for layer in layers if (match := re.match(pattern, layer))}
+    nested = any(re.match(pattern, match[3]) for match in blocks.values())
+    if len({match[1] for match in blocks.values()}) != 1 or nested:
+        raise ValueError(
+            "frozen='top' must find the blocks of a transformer ('...blocks.N.', '...layers.N.') or the "
+            f"stages of a ResNet ('layerN.') by the names of norm layers, got {', '.join(layers[:4])}, ...; "
+            "use frozen='none'"
+        )
+    numbers = sorted({int(match[2]) for match in blocks.values()})
+    top = {layer for layer, match in blocks.items() if int(match[2]) in numbers[-_TOP_BLOCKS:]}
+    behind = layers[max(layers.index(layer) for layer in blocks) + 1 :]
+    return top | {layer for layer in behind if layer not in blocks}

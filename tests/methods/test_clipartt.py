@@ -1,0 +1,179 @@
+"""CLIPArTT against the published sequence of passes on a mutable module with torch's Adam."""
+
+import pytest
+import torch
+from ordinary_model import SCALE, OrdinaryModel, alike_classifier, embed_words, published_loss, stream
+from torch import Tensor
+
+import ramen
+from ramen import ZeroShotClassifier, testing
+
+
+class OrdinaryClipartt(OrdinaryModel):
+    def __init__(
+        self,
+        kind: str,
+        lr: float = 1e-3,
+        topk: int = 3,
+        iterations: int = 10,
+        detach_targets: bool = False,
+    ) -> None:
+        super().__init__(kind, lr)
+        self.names = [f"class {index}" for index in range(5)]
+        self.topk, self.iterations, self.detach_targets = topk, iterations, detach_targets
+
+    def embed(self, texts: list[str]) -> Tensor:
+        return torch.nn.functional.normalize(embed_words(texts), dim=-1).double()
+
+    def predict(self, images: Tensor) -> Tensor:
+        self.reset()
+        for _ in range(self.iterations):
+            classes = self.embed([f"a photo of a {name}" for name in self.names])
+            with torch.no_grad():
+                found = (SCALE * self.encode(images) @ classes.T).softmax(1).topk(self.topk).indices
+            written = []
+            for row in found.tolist():
+                written.append("a photo of a " + self.names[row[0]])
+                for c in row[1:]:
+                    written[-1] += " or " + self.names[c]
+            self.step(published_loss(self.encode(images), self.embed(written), self.detach_targets))
+        with torch.no_grad():
+            return SCALE * self.encode(images) @ classes.T
+
+
+@pytest.mark.parametrize(
+    ("batches", "options"),
+    [
+        (20, {"iterations": 4}),
+        (20, {"iterations": 4, "detach_targets": True}),
+        (2, {}),
+        (3, {"iterations": 4, "topk": 1, "lr": 5e-3}),
+    ],
+    ids=str,
+)
+def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) -> None:
+    oracle = OrdinaryClipartt(tower_kind, **options)
+    method = ramen.create("clipartt", alike_classifier(tower_kind), **options)
+    for images in stream(batches):
+        torch.testing.assert_close(method.predict(images).logits, oracle.predict(images), rtol=0, atol=1e-5)
+
+
+def test_adaptation_and_targets_make_a_difference(tower_kind: str) -> None:
+    """Else the comparison above would show little."""
+    clf = alike_classifier(tower_kind)
+    plain = [ramen.create("clip", clf, template="a photo of a {}").predict(x).logits for x in stream(4)]
+    through, held = (
+        [ramen.create("clipartt", clf, detach_targets=option).predict(x).logits for x in stream(4)]
+        for option in (False, True)
+    )
+    assert max((a - b).abs().max() for a, b in zip(through, plain, strict=True)) > 0.5
+    assert max((a - b).abs().max() for a, b in zip(through, held, strict=True)) > 0.05
+
+
+def test_the_record_is_true() -> None:
+    """Ten steps of one forward and one backward pass, counted, and one forward pass to predict."""
+    clf = testing.small_classifier()
+    info = ramen.describe("clipartt")
+    assert (info.forwards, info.backwards) == (11, 10)
+    batches = (torch.randn(2, 3, 32, 32), torch.randn(2, 3, 32, 32))
+    testing.check_passes(testing.Bench(lambda c: ramen.create("clipartt", c), clf, batches))
+    assert ramen.create("clipartt", clf).passes() == (11, 10)
+    assert ramen.create("clipartt", clf, iterations=3).passes() == (4, 3)
+    assert (info.defaults["lr"], info.defaults["topk"], info.defaults["iterations"]) == (1e-3, 3, 10)
+    for word in ("detach_targets", "without full stop", "BatchNorm", "Ramen paper", "CLIPArTT's code"):
+        assert word in str(info)
+
+
+def test_no_prompt_is_embedded_twice() -> None:
+    clf = testing.small_classifier()
+    asked: list[str] = []
+    original = clf.encode_text
+
+    def encode_text(texts: list[str]) -> Tensor:
+        asked.extend(dict.fromkeys(texts))  # a call may be filled up with copies
+        return original(texts)
+
+    clf.encode_text = encode_text
+    method = ramen.create("clipartt", clf, iterations=3)
+    assert asked == [f"a photo of a class {index}" for index in range(5)]
+    for images in stream(4):
+        method.predict(images.float())
+    written = asked[5:]
+    assert len(written) == len(set(written)) > 3
+    assert all(text.count(" or ") == 2 and text.startswith("a photo of a class ") for text in written)
+    asked.clear()
+    for images in stream(4):
+        method.predict(images.float())
+    assert asked == []
+
+
+@pytest.mark.parametrize("cached_prompts", [0, 2])
+def test_answers_do_not_depend_on_the_cache(cached_prompts: int) -> None:
+    clf = testing.small_classifier()
+    small = ramen.create("clipartt", clf, iterations=2, cached_prompts=cached_prompts)
+    large = ramen.create("clipartt", clf, iterations=2)
+    for images in stream(3):
+        assert torch.equal(small.predict(images.float()).logits, large.predict(images.float()).logits)
+
+
+def test_one_image_has_nothing_to_be_told_from(tower_kind: str) -> None:
+    """Its loss is constant: it is answered as without adaptation, also beside images that are not there."""
+    clf = testing.small_classifier(tower_kind)
+    method = ramen.create("clipartt", clf)
+    image = torch.randn(1, 3, 32, 32)
+    out = method.predict(image)
+    assert not out.fallback.any()
+    plain = ramen.create("clip", clf, template="a photo of a {}").predict(image).logits
+    assert torch.equal(out.logits, plain)
+    among_nan = torch.cat([torch.full((2, 3, 32, 32), torch.nan), image])
+    torch.testing.assert_close(method.predict(among_nan).logits[2:], out.logits, rtol=0, atol=1e-4)
+
+
+def test_a_refused_image_leaves_no_trace(tower_kind: str) -> None:
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("clipartt", clf)
+    for images in stream(2, last=5):
+        bad = torch.cat([images[:2], torch.full_like(images[:1], torch.nan), images[2:]])
+        a, b = method.predict(bad), method.predict(images)
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
+
+
+def test_an_overflowing_image_does_not_cancel_the_steps(tower_kind: str) -> None:
+    """1e308 is a finite pixel, but not a finite activation: the batch adapts without it."""
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("clipartt", clf, iterations=3)
+    (images,) = stream(1, last=5, spreads=(1.0,))
+    bad = torch.cat([images[:2], torch.full_like(images[:1], 1e308), images[2:]])
+    a, b = method.predict(bad), method.predict(images)
+    assert a.fallback.tolist() == [False, False, True, False, False, False]
+    torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
+
+
+def test_a_batch_without_a_good_image_does_not_adapt() -> None:
+    method = ramen.create("clipartt", testing.small_classifier())
+    out = method.predict(torch.full((3, 3, 32, 32), torch.nan))
+    assert out.fallback.all()
+    torch.testing.assert_close(out.logits, out.zero_shot_logits)
+
+
+def test_it_says_what_it_lacks() -> None:
+    clf = ZeroShotClassifier(testing.small_tower(), torch.randn(3, 7, 16))
+    with pytest.raises(ValueError, match="method 'clipartt' writes prompts and needs a text encoder"):
+        ramen.create("clipartt", clf)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"topk": 6}, ValueError, "topk must be between 1 and num_classes=5, got 6"),
+        ({"topk": 0}, ValueError, "topk must be between 1 and num_classes=5, got 0"),
+        ({"iterations": 0}, ValueError, "iterations must be at least 1, got 0"),
+        ({"lr": float("inf")}, ValueError, "lr must be finite and at least 0, got inf"),
+        ({"template": "a photo"}, ValueError, "templates must each have one {} for the class name"),
+        ({"cached_prompts": -1}, ValueError, "cached_prompts must be at least 0, got -1"),
+        ({"detach_targets": "no"}, TypeError, "detach_targets must be True or False, got str 'no'"),
+    ],
+)
+def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ramen.create("clipartt", testing.small_classifier(), **parameters)

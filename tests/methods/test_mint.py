@@ -1,0 +1,226 @@
+"""Mint against the published sequence on a mutable module with torch's Adam, and its accumulators."""
+
+import math
+
+import pytest
+import torch
+from ordinary_model import SCALE, OrdinaryModel, stream
+from torch import Tensor
+
+import ramen
+from ramen import testing
+from ramen.class_means import ClassMeans
+
+
+class OrdinaryMint(OrdinaryModel):
+    """Keeps every embedding and gradient of the stream, and averages them anew for each batch."""
+
+    def __init__(self, kind: str, lr: float = 5e-3, prior: float = math.inf) -> None:
+        super().__init__(kind, lr)
+        self.text = testing.small_classifier(kind, dtype="float64").class_embeddings
+        self.prior = prior
+        self.before: list[tuple[Tensor, int]] = []
+        self.after: list[tuple[Tensor, int]] = []
+        self.gradients: list[list[Tensor]] = []
+
+    def predict(self, images: Tensor) -> Tensor:
+        self.reset()
+        z = self.encode(images)
+        labels = (SCALE * z @ self.text.T).argmax(1).tolist()
+        self.before += list(zip(z.detach(), labels, strict=True))
+        overall = sum(e for e, _ in self.before) / len(self.before)
+        inter = 0
+        for embedding, label in zip(z, labels, strict=True):
+            own = [e for e, c in self.before if c == label]
+            weight = 1 / (len(set(labels)) * labels.count(label))
+            total = ((embedding - overall) ** 2).sum()
+            intra = ((embedding - sum(own) / len(own)) ** 2).sum()
+            inter = inter + weight * total - weight * intra
+        (-inter).backward()
+        self.gradients.append([p.grad.clone() for p in self.parameters])
+        for p, *gradients in zip(self.parameters, *self.gradients, strict=True):
+            p.grad = sum(gradients) / len(gradients)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            z = self.encode(images)
+            labels = (SCALE * z @ self.text.T).argmax(1).tolist()
+            self.after += list(zip(z, labels, strict=True))
+            return SCALE * z @ self.classes().T
+
+    def classes(self) -> Tensor:
+        rows = []
+        for c, text in enumerate(self.text):
+            own = [e for e, label in self.after if label == c]
+            mean = sum(own) / len(own) if own else torch.zeros_like(text)
+            share = len(self.after) / (self.prior + len(self.after))
+            row = (1 - share) * text + share * mean
+            rows.append(row / row.norm())
+        return torch.stack(rows)
+
+
+@pytest.mark.parametrize("options", [{}, {"prior": 30.0, "lr": 1e-2}], ids=str)
+def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
+    oracle = OrdinaryMint(tower_kind, **options)
+    method = ramen.create("mint", testing.small_classifier(tower_kind, dtype="float64"), **options)
+    for images in stream(24, spreads=(1.0,)):
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-5)
+        assert not torch.allclose(out.logits, out.zero_shot_logits, atol=1e-2)
+    content = method.content()
+    assert content["batches"] == 24
+    gradients = torch.stack([torch.cat([g.flatten() for g in batch]) for batch in oracle.gradients])
+    torch.testing.assert_close(content["gradient"], gradients.mean(0), rtol=0, atol=1e-10)
+
+
+def test_the_record_is_true() -> None:
+    info = ramen.describe("mint")
+    assert (info.forwards, info.backwards) == (2, 1)
+    assert info.defaults == {"lr": 5e-3, "prior": math.inf, "seed": 0}
+    for word in ("BatchNorm", "Ramen paper", "Mint's code", "decided here"):
+        assert word in str(info)
+
+
+def test_a_table_of_insertions() -> None:
+    means = ClassMeans.empty(torch.zeros(3, 2))
+    batches = [  # embeddings, labels, usable
+        ([[1.0, 0.0], [3.0, 4.0]], [0, 2], [True, True]),
+        ([[5.0, 2.0], [9.0, 9.0], [1.0, 1.0]], [0, 0, 2], [True, False, True]),
+        ([[7.0, 7.0]], [1], [False]),
+    ]
+    expected = [  # sums, counts, mean of all
+        ([[1.0, 0.0], [0.0, 0.0], [3.0, 4.0]], [1, 0, 1], [2.0, 2.0]),
+        ([[6.0, 2.0], [0.0, 0.0], [4.0, 5.0]], [2, 0, 2], [2.5, 1.75]),
+        ([[6.0, 2.0], [0.0, 0.0], [4.0, 5.0]], [2, 0, 2], [2.5, 1.75]),
+    ]
+    assert torch.equal(means.overall(), torch.zeros(2))
+    for (embeddings, labels, usable), (sums, counts, overall) in zip(batches, expected, strict=True):
+        means = means.including(torch.tensor(embeddings), torch.tensor(labels), torch.tensor(usable))
+        assert means.sums.tolist() == sums
+        assert means.counts.tolist() == counts
+        assert means.overall().tolist() == overall
+    assert means.by_class().tolist() == [[3.0, 1.0], [0.0, 0.0], [2.0, 2.5]]
+    assert means.images() == 4
+
+
+def test_a_non_finite_embedding_that_is_not_usable_is_not_in_the_means() -> None:
+    rows = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]])
+    means = ClassMeans.empty(torch.zeros(2, 2)).including(
+        rows, torch.tensor([1, 0]), torch.tensor([True, False])
+    )
+    assert means.sums.tolist() == [[0.0, 0.0], [1.0, 2.0]]
+
+
+def images_by_class(clf: ramen.ZeroShotClassifier) -> dict[int, Tensor]:
+    images = torch.randn(60, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    labels = clf.logits(clf.encode(images)).argmax(1)
+    return {int(c): images[labels == c] for c in labels.unique()}
+
+
+def test_a_stream_of_one_class_has_nothing_to_be_pulled_apart(tower_kind: str) -> None:
+    """The class mean is the overall mean: no gradient at all, not one of rounding that Adam would enlarge."""
+    clf = testing.small_classifier(tower_kind)
+    images = next(x for x in images_by_class(clf).values() if len(x) >= 6)
+    method = ramen.create("mint", clf)
+    for batch in images[:6].split(3):
+        out = method.predict(batch)
+        torch.testing.assert_close(out.logits, out.zero_shot_logits, rtol=0, atol=1e-5)
+    assert method.content()["gradient"].eq(0).all()
+
+
+def test_a_batch_of_one_class_in_a_stream_of_several() -> None:
+    clf = testing.small_classifier(dtype="float64")
+    groups = [x.double() for x in images_by_class(clf).values() if len(x) >= 3]
+    oracle, method = OrdinaryMint("vit"), ramen.create("mint", clf)
+    for batch in (groups[0][:3], groups[1][:3], groups[0][:1]):
+        torch.testing.assert_close(method.predict(batch).logits, oracle.predict(batch), rtol=0, atol=1e-5)
+    assert method.content()["gradient"].abs().max() > 0
+
+
+def test_a_class_that_was_never_predicted_keeps_its_text_embedding() -> None:
+    clf = testing.small_classifier(dtype="float64")
+    method = ramen.create("mint", clf, prior=1.0)
+    images = next(x for x in images_by_class(clf).values() if len(x) >= 2)[:2].double()
+    for _ in range(3):
+        out = method.predict(images)
+    seen = method.content()["after_counts"] > 0
+    assert seen.sum() == 1
+    assert method.content()["after_counts"].sum() == 6
+    # one class alone gives no gradient: the embeddings are those of the pretrained weights
+    torch.testing.assert_close(out.logits[:, ~seen], out.zero_shot_logits[:, ~seen], rtol=0, atol=1e-9)
+    mean = clf.encode(images).mean(0)
+    text = clf.class_embeddings[seen][0]
+    row = torch.nn.functional.normalize(text / 7 + mean * 6 / 7, dim=0)
+    torch.testing.assert_close(out.logits[:, seen][:, 0], SCALE * clf.encode(images) @ row, rtol=0, atol=1e-9)
+
+
+def test_a_refused_image_leaves_no_trace(tower_kind: str) -> None:
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    with_bad, without = (ramen.create("mint", clf, prior=20.0) for _ in range(2))
+    for images in stream(3, last=5):
+        bad = torch.cat([images[:2], torch.full_like(images[:1], torch.nan), images[2:]])
+        a, b = with_bad.predict(bad), without.predict(images)
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
+    before = with_bad.content()
+    for name, tensor in without.content().items():
+        torch.testing.assert_close(before[name], tensor, rtol=0, atol=1e-12)
+    assert with_bad.predict(torch.full((2, 3, 32, 32), torch.nan)).fallback.all()
+    assert all(torch.equal(with_bad.content()[name], before[name]) for name in before)
+
+
+def test_an_overflowing_image_leaves_no_trace(tower_kind: str) -> None:
+    """1e308 is a finite pixel, but not a finite activation."""
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    with_bad, without = (ramen.create("mint", clf) for _ in range(2))
+    for images in stream(3, last=5):
+        bad = torch.cat([images[:2], torch.full_like(images[:1], 1e308), images[2:]])
+        a, b = with_bad.predict(bad), without.predict(images)
+        assert a.fallback.tolist() == [False, False, True, False, False, False]
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
+    assert torch.equal(with_bad.content()["before_counts"], without.content()["before_counts"])
+    torch.testing.assert_close(with_bad.content()["gradient"], without.content()["gradient"])
+
+
+def test_the_state_is_in_full_precision() -> None:
+    for dtype, expected in (("bfloat16", torch.float32), ("float64", torch.float64)):
+        method = ramen.create("mint", testing.small_classifier(dtype=dtype))
+        method.predict(torch.randn(3, 3, 32, 32))
+        floats = {t.dtype for t in method.content().values() if t.is_floating_point()}
+        assert floats == {expected}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("before_sums", torch.full((5, 16), torch.nan), "before_sums in the state must be finite"),
+        ("after_counts", torch.tensor([1, 1, -1, 1, 1]), "after_counts in the state must not be negative"),
+        ("after_sums", torch.zeros(4, 16), r"after_sums in the state must be torch.float32 of shape \(5, 16"),
+        ("batches", torch.tensor(-1), "batches not negative"),
+        ("gradient", torch.zeros(3), "gradient in the state must be torch.float32 of shape"),
+        ("more", torch.zeros(3), "mint's state must hold before_sums, .* got"),
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(name: str, value: Tensor, message: str) -> None:
+    clf = testing.small_classifier()
+    source, method = ramen.create("mint", clf), ramen.create("mint", clf)
+    source.predict(torch.randn(4, 3, 32, 32))
+    method.predict(torch.randn(4, 3, 32, 32))
+    kept = method.content()
+    with pytest.raises(ValueError, match=message):
+        method.load_state_dict({**source.state_dict(), f"content.{name}": value})
+    assert all(torch.equal(method.content()[key], kept[key]) for key in kept)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"lr": -1}, ValueError, "lr must be finite and at least 0, got -1"),
+        ({"prior": 0}, ValueError, "prior must be finite and above 0, got 0"),
+        ({"prior": -math.inf}, ValueError, "prior must be finite and above 0, got -inf"),
+        ({"prior": math.nan}, ValueError, "prior must be finite and above 0, got nan"),
+        ({"prior": "inf"}, TypeError, "prior must be a number, got str 'inf'"),
+    ],
+)
+def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ramen.create("mint", testing.small_classifier(), **parameters)

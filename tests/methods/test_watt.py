@@ -1,0 +1,179 @@
+"""WATT-S against the published sequence of passes on a mutable module with torch's Adam."""
+
+import pytest
+import torch
+from ordinary_model import SCALE, OrdinaryModel, alike_classifier, published_loss, stream
+from torch import Tensor
+
+import ramen
+from ramen import ZeroShotClassifier, prompts, testing
+
+
+class OrdinaryWatt(OrdinaryModel):
+    def __init__(
+        self,
+        kind: str,
+        texts: list[Tensor],
+        lr: float = 1e-3,
+        steps: int = 2,
+        rounds: int = 5,
+        detach_targets: bool = False,
+    ) -> None:
+        super().__init__(kind, lr)
+        self.texts = texts  # one (C, d) a template
+        self.steps, self.rounds, self.detach_targets = steps, rounds, detach_targets
+
+    def predict(self, images: Tensor) -> Tensor:
+        self.reset()
+        for _ in range(self.rounds):
+            passed = []
+            for texts in self.texts:
+                for _ in range(self.steps):
+                    with torch.no_grad():
+                        pseudo = (SCALE * self.encode(images) @ texts.T).softmax(1).topk(1).indices[:, 0]
+                    chosen = torch.stack([texts[c] for c in pseudo.tolist()])
+                    self.step(published_loss(self.encode(images), chosen, self.detach_targets))
+                passed.append([p.detach().clone() for p in self.parameters])
+            with torch.no_grad():
+                for p, *values in zip(self.parameters, *passed, strict=True):
+                    p.copy_(sum(values) / len(values))
+        mean = sum(self.texts) / len(self.texts)
+        with torch.no_grad():
+            return SCALE * self.encode(images) @ (mean / mean.norm(dim=1, keepdim=True)).T
+
+
+def compare(kind: str, batches: list[Tensor], templates: tuple[str, ...] | None = None, **options) -> None:
+    clf = alike_classifier(kind)
+    known = clf.embed_templates(prompts.ENSEMBLE if templates is None else templates)
+    oracle = OrdinaryWatt(kind, list(known.transpose(0, 1)), **options)
+    method = ramen.create("watt", clf, templates=templates, **options)
+    for images in batches:
+        torch.testing.assert_close(method.predict(images).logits, oracle.predict(images), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("batches", "detach_targets"), [(20, False), (5, True)])
+def test_equals_a_mutable_model(tower_kind: str, batches: int, detach_targets: bool) -> None:
+    """With three templates: more than one round, step and template."""
+    options = {"steps": 2, "rounds": 2, "detach_targets": detach_targets}
+    compare(tower_kind, stream(batches), prompts.ENSEMBLE[:3], **options)
+
+
+def test_equals_a_mutable_model_with_the_papers_parameters(tower_kind: str) -> None:
+    compare(tower_kind, stream(2, seed=1))
+
+
+def test_adaptation_and_targets_make_a_difference(tower_kind: str) -> None:
+    """Else the comparison above would show little."""
+    clf = alike_classifier(tower_kind)
+    through, held = (
+        [ramen.create("watt", clf, rounds=1, detach_targets=option).predict(x) for x in stream(5)]
+        for option in (False, True)
+    )
+    assert max((out.logits - out.zero_shot_logits).abs().max() for out in through) > 0.5
+    assert max((a.logits - b.logits).abs().max() for a, b in zip(through, held, strict=True)) > 0.05
+
+
+def test_the_record_is_true() -> None:
+    """Seventy steps of one forward and one backward pass, counted, and one forward pass to predict."""
+    clf = testing.small_classifier()
+    info = ramen.describe("watt")
+    assert (info.forwards, info.backwards) == (71, 70)
+    assert ramen.create("watt", clf).passes() == (71, 70)
+    batches = (torch.randn(2, 3, 32, 32), torch.randn(2, 3, 32, 32))
+    testing.check_passes(testing.Bench(lambda c: ramen.create("watt", c), clf, batches))
+    assert ramen.create("watt", clf, templates="watt", steps=1, rounds=2).passes() == (17, 16)
+    assert (info.defaults["lr"], info.defaults["steps"], info.defaults["rounds"]) == (1e-3, 2, 5)
+    for word in ("detach_targets", "templates='watt'", "BatchNorm", "Ramen paper", "WATT's code"):
+        assert word in str(info)
+
+
+@pytest.mark.parametrize("detach_targets", [False, True])
+def test_one_image_has_nothing_to_be_told_from(tower_kind: str, detach_targets: bool) -> None:
+    """Its loss is constant: it is answered zero-shot, also beside images that are not there."""
+    clf = testing.small_classifier(tower_kind)
+    method = ramen.create("watt", clf, rounds=2, steps=1, detach_targets=detach_targets)
+    image = torch.randn(1, 3, 32, 32)
+    out = method.predict(image)
+    assert not out.fallback.any()
+    torch.testing.assert_close(out.logits, clf.logits(clf.encode(image)), rtol=0, atol=1e-4)
+    among_nan = torch.cat([torch.full((2, 3, 32, 32), torch.nan), image])
+    torch.testing.assert_close(method.predict(among_nan).logits[2:], out.logits, rtol=0, atol=1e-4)
+
+
+def test_a_refused_image_leaves_no_trace(tower_kind: str) -> None:
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("watt", clf, rounds=1)
+    for images in stream(2, last=5):
+        bad = torch.cat([images[:2], torch.full_like(images[:1], torch.nan), images[2:]])
+        a, b = method.predict(bad), method.predict(images)
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
+
+
+def test_an_overflowing_image_does_not_cancel_the_steps(tower_kind: str) -> None:
+    """1e308 is a finite pixel, but not a finite activation: the batch adapts without it."""
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("watt", clf, rounds=1, steps=1)
+    (images,) = stream(1, last=5, spreads=(1.0,))
+    bad = torch.cat([images[:2], torch.full_like(images[:1], 1e308), images[2:]])
+    a, b = method.predict(bad), method.predict(images)
+    assert a.fallback.tolist() == [False, False, True, False, False, False]
+    torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
+    assert not torch.allclose(b.logits, b.zero_shot_logits, atol=1e-2)
+
+
+def test_the_eight_templates_of_its_own_code() -> None:
+    assert prompts.TEMPLATE_SETS["watt"] == (
+        "a photo of a {}",
+        "itap of a {}",
+        "a bad photo of the {}.",
+        "a origami {}.",
+        "a photo of the large {}.",
+        "a {} in a video game.",
+        "art of the {}.",
+        "a photo of the small {}.",
+    )
+    clf = testing.small_classifier("vit", dtype="float64")
+    compare("vit", stream(2), prompts.WATT, steps=1, rounds=1)
+    images = stream(1)[0]
+    by_name = ramen.create("watt", clf, templates="watt", steps=1, rounds=1).predict(images).logits
+    by_text = ramen.create("watt", clf, templates=prompts.WATT, steps=1, rounds=1).predict(images).logits
+    assert torch.equal(by_name, by_text)
+
+
+def test_templates_that_the_classifier_has_need_no_text_encoder() -> None:
+    clf = testing.small_classifier()
+    bare = ZeroShotClassifier(
+        testing.small_tower(), clf.template_embeddings, 30.0, templates=prompts.ENSEMBLE, classes=clf.classes
+    )
+    swapped = prompts.ENSEMBLE[4:0:-1]
+    images = torch.randn(4, 3, 32, 32)
+    options = {"templates": swapped, "rounds": 1, "steps": 1}
+    a, b = (ramen.create("watt", c, **options).predict(images).logits for c in (bare, clf))
+    torch.testing.assert_close(a, b)
+    assert ramen.create("watt", bare).passes() == (71, 70)
+
+
+def test_it_says_what_it_lacks() -> None:
+    one_a_class = ZeroShotClassifier(testing.small_tower(), torch.randn(3, 16))
+    unnamed = ZeroShotClassifier(testing.small_tower(), torch.randn(3, 7, 16))
+    with pytest.raises(ValueError, match="method 'watt' needs the embeddings of every template: give the"):
+        ramen.create("watt", one_a_class)
+    with pytest.raises(ValueError, match=r"needs the embeddings of templates 'itap of a \{\}\.', 'a bad"):
+        ramen.create("watt", unnamed, templates="ensemble")
+    ramen.create("watt", unnamed)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"lr": -1}, ValueError, "lr must be finite and at least 0, got -1"),
+        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
+        ({"rounds": 1.5}, TypeError, "rounds must be a whole number, got float 1.5"),
+        ({"detach_targets": 1}, TypeError, "detach_targets must be True or False, got int 1"),
+        ({"templates": "wat"}, ValueError, "no set is called 'wat'; did you mean 'watt'"),
+        ({"templates": ["a photo"]}, ValueError, "templates must each have one {} for the class name"),
+    ],
+)
+def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ramen.create("watt", testing.small_classifier(), **parameters)
