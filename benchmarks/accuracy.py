@@ -234,7 +234,7 @@ def run_seeds(
     """The record of one row of the table."""
     record = {"method": run.method, "parameters": _plain(run.parameters), "given": _plain(run.given)}
     seeds: list[dict[str, Any]] = []
-    for seed in range(arguments.seeds):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         parts = stream.parts(arguments.protocol, seed)
         try:
             method = run.create(classifier, seed)
@@ -301,7 +301,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--protocol", choices=PROTOCOLS, default="mixed")
     parser.add_argument("--presets", type=Path, default=PRESETS, help="a file like cifar10c.toml")
     parser.add_argument("--text", default="cifar10", help="which text features of the model")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument(
         "--limit", type=int, help="only the first so many images of the stream (single: of each domain)"

@@ -56,6 +56,7 @@ class Clipartt(Method):
         topk: K, how many classes a prompt names.
         iterations: Steps a batch.
         template: For the classes and, with "c1 or c2 or c3" in the place of one, for the prompts.
+        temperature: Of the targets of the loss; 0.01 belongs to a logit scale of 100, CLIP's.
         detach_targets: No gradient through the targets of the loss.
         cached_prompts: How many embeddings of prompts to keep; with width 512 each takes 2 KiB.
         seed: Has no effect.
@@ -69,6 +70,7 @@ class Clipartt(Method):
         iterations: int = 10,
         *,
         template: str = prompts.SINGLE_WITHOUT_PERIOD[0],
+        temperature: float = 0.01,
         detach_targets: bool = False,
         cached_prompts: int = 65_536,
         seed: int = 0,
@@ -78,6 +80,7 @@ class Clipartt(Method):
         self.topk = checks.integer("topk", topk, 1, classifier.num_classes, at_most="num_classes")
         self.iterations = checks.integer("iterations", iterations, 1)
         (self.template,) = prompts.check_templates([template])
+        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
         self.detach_targets = checks.flag("detach_targets", detach_targets)
         self.cached_prompts = checks.integer("cached_prompts", cached_prompts, 0)
         if classifier.encode_text is None:
@@ -120,6 +123,7 @@ class Clipartt(Method):
             self._embedded(likeliest),
             usable,
             self.classifier.logit_scale,
+            temperature=self.temperature,
             detach_targets=self.detach_targets,
         )
 

@@ -58,6 +58,7 @@ class Watt(Method):
         rounds: M, how often all templates have their turn; after each round the weights are averaged.
         templates: The classifier's own if not given; else a name in ``ramen.prompts.TEMPLATE_SETS`` ("watt"
             for the eight of WATT's code) or strings with ``{}`` for the class name.
+        temperature: Of the targets of the loss; 0.01 belongs to a logit scale of 100, CLIP's.
         detach_targets: No gradient through the targets of the loss.
         seed: Has no effect.
     """
@@ -70,6 +71,7 @@ class Watt(Method):
         rounds: int = 5,
         *,
         templates: str | Sequence[str] | None = None,
+        temperature: float = 0.01,
         detach_targets: bool = False,
         seed: int = 0,
     ) -> None:
@@ -78,6 +80,7 @@ class Watt(Method):
         self.steps = checks.integer("steps", steps, 1)
         self.rounds = checks.integer("rounds", rounds, 1)
         self.templates = None if templates is None else prompts.check_templates(templates)
+        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
         self.detach_targets = checks.flag("detach_targets", detach_targets)
         embeddings = _template_embeddings(classifier, self.templates)
         self._texts = embeddings.transpose(0, 1)  # (templates, C, d)
@@ -119,6 +122,7 @@ class Watt(Method):
             texts[pseudo_labels],
             usable,
             self.classifier.logit_scale,
+            temperature=self.temperature,
             detach_targets=self.detach_targets,
         )
 

@@ -1,0 +1,132 @@
+"""What each method costs beside a plain forward pass of the same model, on random weights and images.
+
+    python benchmarks/cost.py --device cuda --dtype float16
+    python benchmarks/cost.py --model ViT-B-32 --classes 10 --run tda --run dmn --run ramen
+
+Accuracy means nothing here. Every method first sees some batches, so that memories are in use, then is timed;
+"forwards" is its time divided by that of a plain forward pass of a batch, measured in the same run.
+"""
+
+import argparse
+import json
+import platform
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+import ramen
+from ramen import prompts
+
+SLOW = {"watt": {"rounds": 1}}  # timed for a fifth of its work, which is then multiplied
+
+
+def random_classifier(model: str, classes: int, device: str, dtype: str) -> ramen.ZeroShotClassifier:
+    import open_clip
+
+    torch.manual_seed(0)
+    tower = open_clip.create_model(model).visual.eval()
+    width = tower.output_dim
+    names = [f"class {index}" for index in range(classes)]
+
+    def encode_text(texts: list[str]) -> torch.Tensor:
+        seeds = [torch.Generator().manual_seed(zlib.crc32(text.encode())) for text in texts]
+        return torch.stack([torch.randn(width, generator=seed) for seed in seeds])
+
+    return ramen.ZeroShotClassifier(
+        tower,
+        F.normalize(torch.randn(classes, len(prompts.ENSEMBLE), width), dim=-1),
+        100.0,
+        classes=names,
+        templates=prompts.ENSEMBLE,
+        preprocess=ramen.Preprocess(tower.image_size),
+        encode_text=encode_text,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def timed(call: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Milliseconds of the fastest of some calls."""
+    fastest = float("inf")
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        call()
+        _wait(device)
+        fastest = min(fastest, time.perf_counter() - start)
+    return 1000 * fastest
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    classifier = random_classifier(arguments.model, arguments.classes, arguments.device, arguments.dtype)
+    device, size = classifier.device, classifier.image_size
+    assert size is not None
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randn(arguments.batch, 3, *size, generator=generator).to(device) for _ in range(4)]
+
+    def plain() -> None:
+        with torch.no_grad():
+            classifier.logits(classifier.encode(batches[0]))
+
+    timed(plain, device, 3)
+    forward = timed(plain, device, arguments.repeats)
+    table = Table(title=f"{arguments.model}, {arguments.classes} classes, batch {arguments.batch}")
+    for column in ("method", "ms a batch", "forwards", "passes of the record"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "")
+    rows = {}
+    for name in arguments.run or ramen.list_methods():
+        info = ramen.describe(name)
+        sizes = dict.fromkeys(info.batch_sized, arguments.batch)
+        method = ramen.create(name, classifier, **sizes, **SLOW.get(name, {}))
+        for batch in batches:
+            method.predict(batch)
+        share = info.forwards / method.passes()[0]
+        spent = share * timed(lambda m=method: m.predict(batches[0]), device, arguments.repeats)  # type: ignore[misc]
+        rows[name] = {"milliseconds_a_batch": spent, "forwards": spent / forward}
+        table.add_row(
+            name,
+            f"{spent:.1f}",
+            f"{spent / forward:.2f}",
+            f"{info.forwards} forward, {info.backwards} backward",
+        )
+    console.print(table)
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "settings": {name: getattr(arguments, name) for name in ("model", "classes", "batch", "dtype")},
+        "hardware": {"device": hardware, "torch": torch.__version__, "python": platform.python_version()},
+        "plain_forward_milliseconds": forward,
+        "methods": rows,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="ViT-B-16", help="an architecture of open_clip")
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--run", action="append", default=[], metavar="METHOD", help="may be repeated")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    arguments = parser.parse_args()
+    results = measure(arguments, Console())
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
