@@ -1,0 +1,28 @@
+"""What the pages say is what the program says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ramen
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def test_page_of_methods_has_every_method_and_its_passes():
+    page = (DOCS / "methods.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) forward, (\d+) backward \|", page, re.M)
+    stated = {name: (int(forwards), int(backwards)) for name, forwards, backwards in rows}
+    own = {path.stem for path in (DOCS.parent / "src/ramen/methods").glob("*.py")} & set(ramen.list_methods())
+    records = {name: ramen.describe(name) for name in own}
+    assert stated == {name: (info.forwards, info.backwards) for name, info in records.items()}
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in DOCS.glob("*.md"))]
+)
+def test_links_inside_the_project_lead_somewhere(page):
+    path = DOCS.parent / page
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", path.read_text()):
+        assert (path.parent / target).exists(), f"{page} links to {target}"
