@@ -48,3 +48,42 @@ class MutableModel:
 
     def reset(self) -> None:
         self.model.load_state_dict(self.original)
+
+
+def use_batch_statistics(model: nn.Module) -> nn.Module:
+    """BatchNorm layers in train mode, whose running statistics stay and are not used."""
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.train()
+            layer.momentum = 0.0
+    return model
+
+
+class RobustBatchNorm(nn.Module):
+    """RoTTA's: in train mode a share of the batch's statistics is mixed into the stored ones, and stays."""
+
+    def __init__(self, original: nn.BatchNorm2d, share: float) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps, self.share = original.weight, original.bias, original.eps, share
+        self.mean, self.var = original.running_mean.clone(), original.running_var.clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = self.mean, self.var
+        if self.training:
+            mean = (1 - self.share) * mean + self.share * x.mean((0, 2, 3))
+            var = (1 - self.share) * var + self.share * x.var((0, 2, 3), correction=0)
+            self.mean, self.var = mean.detach(), var.detach()
+        channels = (-1, 1, 1)
+        normalised = (x - mean.view(channels)) / (var.view(channels) + self.eps).sqrt()
+        return normalised * self.weight.view(channels) + self.bias.view(channels)
+
+
+def use_robust_batch_norm(model: nn.Module, share: float) -> list[RobustBatchNorm]:
+    """Replace the BatchNorm layers; the new ones are in train mode and share weight and bias with them."""
+    layers = []
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                layers.append(RobustBatchNorm(child, share))
+                setattr(parent, name, layers[-1])
+    return [layer for layer in model.modules() if isinstance(layer, RobustBatchNorm)]

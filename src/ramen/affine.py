@@ -3,7 +3,8 @@
 The weights and biases of all norm layers of an encoder form one vector of ``G`` numbers, layer after layer
 in module order, weight before bias. ``AffineEncoder`` calls the encoder with the pretrained vector, with
 another one shared by all images, or with a row of its own for every image. Methods then are arithmetic on
-vectors, "reset" is "use the base vector again", and nothing is ever mutated.
+vectors, "reset" is "use the base vector again", and nothing is ever mutated. Likewise BatchNorm layers take
+their running statistics, or what a call hands in (``ramen.statistics``).
 """
 
 import warnings
@@ -17,6 +18,7 @@ from ramen import norms
 from ramen.devices import parse_device, parse_dtype, plain_numerics
 from ramen.probe import pooled, probe
 from ramen.scaling import GradientScaling
+from ramen.statistics import LayerStatistics, Statistics
 
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
 
@@ -54,6 +56,8 @@ class AffineEncoder:
     Attributes:
         base: The pretrained flat vector ``(G,)``, fp32 (fp64 for a double encoder).
         layout: One ``AffineSlice`` for each norm parameter.
+        base_statistics: The running statistics of all adapted BatchNorm layers in module order, means in the
+            first row and variances in the second, ``(2, channels)``; no channels where there is no BatchNorm.
         image_size: Height and width that the module states it takes, or None.
 
     >>> from torch import nn
@@ -91,16 +95,27 @@ class AffineEncoder:
 
     # -- the function -------------------------------------------------------------------------------
 
-    def __call__(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
-        """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder)."""
+    def __call__(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
+        """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder).
+
+        Args:
+            images: ``(B, 3, H, W)``.
+            affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
+            statistics: What BatchNorm layers normalise with; their running statistics if not given.
+        """
         if self.dtype == torch.float16 and affine is not None and affine.requires_grad:
-            scaling = GradientScaling(per_image=affine.ndim == 2)
-            features = self.features(images, scaling.leave(affine)).float()
+            # an image's gradient has a size of its own only as long as the images do not meet
+            scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
+            features = self.features(images, scaling.leave(affine), statistics=statistics).float()
             return F.normalize(scaling.enter(features), dim=-1)
-        features = self.features(images, affine)
+        features = self.features(images, affine, statistics=statistics)
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
-    def features(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
+    def features(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
         """The module's own output ``(B, d)``, before it is brought to unit length."""
         if not isinstance(images, Tensor) or not images.is_floating_point():
             came = images.dtype if isinstance(images, Tensor) else type(images).__name__
@@ -111,7 +126,9 @@ class AffineEncoder:
                 "cannot be adapted for each image: construct the AffineEncoder with example=images, which "
                 "leaves them out of the flat vector"
             )
-        return self._forward(images, self._check_affine(affine, len(images)))
+        if statistics is not None:
+            statistics.check(len(images), self.base_statistics)
+        return self._forward(images, self._check_affine(affine, len(images)), statistics)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
@@ -167,6 +184,9 @@ class AffineEncoder:
                     values.append(value.detach().to(self.device, dtype).flatten())
                 self._wiring.append((self._norms[layer_name], kind, index[id(value)]))
         self.layout, self.base = tuple(layout), torch.cat(values)
+        self._batch_norms = [norm for norm in self._norms.values() if isinstance(norm, norms.BatchNorm)]
+        running = [torch.stack([norm.running_mean, norm.running_var]) for norm in self._batch_norms]
+        self.base_statistics = torch.cat([self.base.new_empty(2, 0), *(r.to(self.base) for r in running)], 1)
 
     def _probe(self, image_shape: tuple[int, ...]) -> frozenset[str]:
         """Look where the images are; returns the norm layers that see none, if there are any."""
@@ -194,16 +214,34 @@ class AffineEncoder:
             raise ValueError(f"affine must be {expected}, got shape {tuple(affine.shape)}")
         return affine.to(self.base.dtype)
 
-    def _forward(self, images: Tensor, affine: Tensor) -> Tensor:
+    def _forward(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
         shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
             for norm, kind, index in self._wiring:
                 setattr(norm, kind, shaped[index])
-            return pooled(self._module(images.to(self.device, self.dtype)))
+            if statistics is not None:
+                self._hand_out(statistics, len(images))
+            features = pooled(self._module(images.to(self.device, self.dtype)))
+            if statistics is not None:
+                statistics.mixed = self._collected()
+            return features
         finally:
             for norm in self._norms.values():
-                norm.weight = norm.bias = None
+                norm.weight = norm.bias = norm.statistics = None
+
+    def _hand_out(self, statistics: Statistics, batch: int) -> None:
+        """Give every BatchNorm layer its part of what the call counts and stores."""
+        base, counted = self.base_statistics, statistics.counted
+        counted = base.new_ones(batch, dtype=torch.bool) if counted is None else counted.to(base.device)
+        stored = base if statistics.stored is None else statistics.stored.to(base)
+        parts = stored.split([len(norm.running_mean) for norm in self._batch_norms], dim=1)
+        for norm, (mean, var) in zip(self._batch_norms, parts, strict=True):
+            norm.statistics = LayerStatistics(mean, var, statistics.share, counted)
+
+    def _collected(self) -> Tensor:
+        parts = [norm.statistics for norm in self._batch_norms]
+        return torch.cat([torch.stack([part.mean, part.var]) for part in parts if part is not None], dim=1)
 
 
 def _weight_dtype(module: nn.Module) -> torch.dtype:

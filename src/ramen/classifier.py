@@ -16,6 +16,7 @@ from ramen.checks import number
 from ramen.devices import parse_device, parse_dtype, plain_numerics
 from ramen.loading import TextEncoder, load_open_clip, text_encoder
 from ramen.preprocess import Picture, Preprocess
+from ramen.statistics import Statistics
 
 
 class ZeroShotClassifier:
@@ -152,9 +153,11 @@ class ZeroShotClassifier:
             raise ValueError("images must hold at least one image, got an empty batch")
         return images
 
-    def encode(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
-        """Unit embeddings ``(B, d)`` with the given norm parameters; see ``AffineEncoder``."""
-        embeddings = self.encoder(images, affine)
+    def encode(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
+        """Unit embeddings ``(B, d)`` with the given norm parameters and statistics; see ``AffineEncoder``."""
+        embeddings = self.encoder(images, affine, statistics=statistics)
         self._check_width()
         return embeddings
 

@@ -1,8 +1,9 @@
 """Normalisation layers whose weight and bias are handed in for every call.
 
 A norm layer normalises, then multiplies by a weight and adds a bias. Here the second half takes whatever
-the caller has put into ``weight`` and ``bias``: one set for all images, or one row for each image. Statistics
-and the affine step are computed in fp32 (fp64 for a double encoder); the result has the input's type.
+the caller has put into ``weight`` and ``bias``: one set for all images, or one row for each image. What a
+BatchNorm layer normalises with can be handed in too. Statistics and the affine step are computed in fp32
+(fp64 for a double encoder); the result has the input's type.
 """
 
 import copy
@@ -13,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ramen.statistics import LayerStatistics
+
 _SHAPE_ATTRIBUTES = ("normalized_shape", "num_features", "num_channels", "num_groups")
 
 
@@ -21,13 +24,14 @@ class Norm(nn.Module):
 
     ``weight`` and ``bias`` have the shape of the original parameters (shared by all images), or that shape
     behind an axis of images. ``image_axis`` and ``rows_per_image`` say where the images lie in this
-    layer's input; they matter only in the second case.
+    layer's input; they matter only in the second case, and for ``statistics``, which BatchNorm alone heeds.
     """
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
+        self.statistics: LayerStatistics | None = None
         self.eps = _eps(original)
         self.param_shape: torch.Size = original.weight.shape  # type: ignore[assignment]
         self.channels_first = _is_channels_first(original)
@@ -67,7 +71,10 @@ class Norm(nn.Module):
         return normalised * weight if bias is None else torch.addcmul(bias, normalised, weight)
 
     def _spread(self, parameter: Tensor, x: Tensor) -> Tensor:
-        """``parameter``, one row for each image, in a shape that broadcasts against ``x``."""
+        """``parameter``, one row for each image, in a shape that broadcasts against ``x``.
+
+        Behind the axis of images it has the shape of the original weight, or no further axis.
+        """
         if self.image_axis is None:
             raise RuntimeError(
                 "the encoder has not yet looked where this norm layer's input holds the images"
@@ -77,7 +84,7 @@ class Norm(nn.Module):
         shape = [1] * x.ndim
         shape[self.image_axis] = parameter.shape[0]
         first = self.feature_axis(x)
-        shape[first : first + len(self.param_shape)] = list(self.param_shape)
+        shape[first : first + parameter.ndim - 1] = list(parameter.shape[1:])
         return parameter.reshape(shape)
 
 
@@ -120,7 +127,10 @@ class GroupNorm(Norm):
 
 
 class BatchNorm(Norm):
-    """With the running statistics of the original: batch statistics would mix the images of a batch."""
+    """With the running statistics of the original, unless others are handed in.
+
+    Those of a batch make an image's output depend on the other images.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -134,7 +144,11 @@ class BatchNorm(Norm):
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """See ``Norm.normalise``."""
-        mean, var = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
+        given = self.statistics
+        if given is not None and given.share > 0:
+            return given.normalise(x, self._spread(given.counted, x), weight, bias, self.eps)
+        mean, var = (self.running_mean, self.running_var) if given is None else (given.mean, given.var)
+        mean, var = mean.to(x.dtype), var.to(x.dtype)
         return F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
 
 

@@ -21,6 +21,7 @@ from ramen.devices import plain_numerics
 from ramen.methods.base import Method, Prediction
 from ramen.methods.registry import get_method
 from ramen.preprocess import Preprocess
+from ramen.statistics import Statistics
 
 _IMAGE_SIZE = 32
 _WIDTH = 16
@@ -370,7 +371,7 @@ def check_gradient_modes(bench: Bench) -> None:
 
 def check_batch_independence(bench: Bench) -> None:
     """A method that says so answers an image alone as it does among others."""
-    if bench.fresh().info.batch_dependent:
+    if bench.fresh().batch_dependent:
         return
     batch = bench.batches[0]
     together = bench.fresh().predict(batch).logits
@@ -406,9 +407,11 @@ class _Counting(ZeroShotClassifier):
         self.forwards: list[int] = []
         self.backwards: list[int] = []
 
-    def encode(self, images: Tensor, affine: Tensor | None = None) -> Tensor:
+    def encode(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
         self.forwards.append(len(images))
-        return super().encode(images, affine)
+        return super().encode(images, affine, statistics=statistics)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         self.backwards.append(self.forwards[-1])

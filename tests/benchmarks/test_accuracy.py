@@ -185,8 +185,8 @@ def test_the_later_word_counts() -> None:
     ("arguments", "message"),
     [
         (["--run", "tentt"], "there is no method 'tentt'; did you mean 'tent'?"),
-        (["--run", "tent:rate=1"], "method 'tent' has no parameter 'rate'; it has lr, seed"),
-        (["--set", "tent.rate=1"], "method 'tent' has no parameter 'rate'; it has lr, seed"),
+        (["--run", "tent:rate=1"], "method 'tent' has no parameter 'rate'; it has lr, statistics, seed"),
+        (["--set", "tent.rate=1"], "method 'tent' has no parameter 'rate'; it has lr, statistics, seed"),
         (["--set", "tentt.lr=1"], "there is no method 'tentt'; did you mean 'tent'?"),
         (["--set", "lr=1"], "--set must be METHOD.PARAMETER=VALUE, got 'lr=1'"),
         (["--set", "tent.lr"], "--set must be METHOD.PARAMETER=VALUE, got 'tent.lr'"),

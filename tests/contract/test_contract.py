@@ -30,12 +30,29 @@ SETTINGS = [
     ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
     ("mint", {"prior": 20.0}),
 ]
+# For encoders with BatchNorm.
+STATISTICS_SETTINGS = [
+    ("tent", {"statistics": "batch", "lr": 1e-2}),
+    ("entmin", {"statistics": "batch"}),
+    ("note", {"statistics": "batch", "memory": 4, "lr": 1e-2}),
+    ("sar", {"statistics": "batch", "lr": 1e-2, "margin": 0.8}),
+    ("rotta", {"statistics": "robust", "memory": 8, "interval": 5, "nu": 0.5}),
+    ("watt", {"statistics": "batch", "rounds": 1, "steps": 1}),
+    ("clipartt", {"statistics": "batch", "iterations": 2}),
+    ("mint", {"statistics": "batch", "prior": 20.0}),
+]
 
 
 @pytest.mark.parametrize(("name", "parameters"), SETTINGS, ids=lambda value: str(value))
 def test_contract(name: str, parameters: dict, tower_kind: str) -> None:
     clauses = testing.check_method(name, testing.small_classifier(tower_kind), **parameters)
     assert len(clauses) == len(testing.CONTRACT)
+
+
+@pytest.mark.parametrize(("name", "parameters"), STATISTICS_SETTINGS, ids=lambda value: str(value))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_contract_with_other_statistics(name: str, parameters: dict, dtype: str) -> None:
+    testing.check_method(name, testing.small_classifier("resnet", dtype=dtype), **parameters)
 
 
 @pytest.mark.parametrize("name", ramen.list_methods())
@@ -49,6 +66,14 @@ def test_contract_in_other_precisions(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_contract_on_a_gpu(name: str, parameters: dict, dtype: str) -> None:
     classifier = testing.small_classifier(dtype=dtype, device="cuda")
+    testing.check_method(name, classifier, **parameters)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "parameters"), STATISTICS_SETTINGS, ids=lambda value: str(value))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_contract_with_other_statistics_on_a_gpu(name: str, parameters: dict, dtype: str) -> None:
+    classifier = testing.small_classifier("resnet", dtype=dtype, device="cuda")
     testing.check_method(name, classifier, **parameters)
 
 
@@ -176,9 +201,9 @@ class _RunsTwice(_Honest):
 
 
 class _TrainsOnItsMemory(_Honest):
-    """Repeats the first ``memory`` images; ``extra`` adds to them, ``passes`` repeats it."""
+    """Encodes the first ``memory`` images; ``extra`` adds to them, ``repeats`` does it again."""
 
-    extra, passes = 0, 1
+    extra, repeats = 0, 1
 
     def __init__(self, classifier: ramen.ZeroShotClassifier, memory: int = 100, *, seed: int = 0) -> None:
         super().__init__(classifier, seed=seed)
@@ -186,7 +211,7 @@ class _TrainsOnItsMemory(_Honest):
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
         memory = images.repeat(100, 1, 1, 1)[: self.memory + self.extra]
-        for _ in range(self.passes):
+        for _ in range(self.repeats):
             self.classifier.encode(memory)
         return super().adapt(images, usable, tags, want_support)
 
@@ -195,7 +220,7 @@ def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.
     facts = {"forwards": 2, "batch_sized": ("memory",)}
     testing.check_method(entered(_TrainsOnItsMemory, **facts))
     testing.check_method(entered(_TrainsOnItsMemory, **facts), memory=50)
-    with pytest.raises(AssertionError, match=r"passes: \(2\.0, 0\.0\) forward .*, \(3, 0\) in the record"):
+    with pytest.raises(AssertionError, match=r"passes: \(2\.0, 0\.0\) forward .*, \(3, 0\) declared"):
         testing.check_method(entered(_TrainsOnItsMemory, **{**facts, "forwards": 3}))
 
     monkeypatch.setattr(_TrainsOnItsMemory, "extra", -2)  # a memory that is not full counts as if it were
@@ -204,7 +229,7 @@ def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.
     with pytest.raises(AssertionError, match="passes: a pass over 8 images with a memory of 6"):
         testing.check_method(entered(_TrainsOnItsMemory, **facts))
     monkeypatch.setattr(_TrainsOnItsMemory, "extra", 0)
-    monkeypatch.setattr(_TrainsOnItsMemory, "passes", 2)
+    monkeypatch.setattr(_TrainsOnItsMemory, "repeats", 2)
     with pytest.raises(AssertionError, match=r"passes: \(3\.0, 0\.0\) forward"):
         testing.check_method(entered(_TrainsOnItsMemory, **facts))
 

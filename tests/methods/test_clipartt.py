@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from mutable_model import use_batch_statistics
 from ordinary_model import SCALE, OrdinaryModel, alike_classifier, embed_words, published_loss, stream
 from torch import Tensor
 
@@ -56,6 +57,17 @@ def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) ->
     method = ramen.create("clipartt", alike_classifier(tower_kind), **options)
     for images in stream(batches):
         torch.testing.assert_close(method.predict(images).logits, oracle.predict(images), rtol=0, atol=1e-5)
+
+
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    oracle = OrdinaryClipartt("resnet", iterations=4)
+    use_batch_statistics(oracle.model)
+    clf = alike_classifier("resnet")
+    method = ramen.create("clipartt", clf, iterations=4, statistics="batch")
+    for images in stream(20):
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-5)
+        assert torch.equal(out.zero_shot_logits, clf.logits(clf.encode(images)))
 
 
 def test_adaptation_and_targets_make_a_difference(tower_kind: str) -> None:

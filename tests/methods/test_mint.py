@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from mutable_model import use_batch_statistics
 from ordinary_model import SCALE, OrdinaryModel, stream
 from torch import Tensor
 
@@ -73,10 +74,21 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     torch.testing.assert_close(content["gradient"], gradients.mean(0), rtol=0, atol=1e-10)
 
 
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    oracle = OrdinaryMint("resnet", prior=30.0)
+    use_batch_statistics(oracle.model)
+    clf = testing.small_classifier("resnet", dtype="float64")
+    method = ramen.create("mint", clf, prior=30.0, statistics="batch")
+    for images in stream(24, spreads=(1.0,)):
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-5)
+        assert torch.equal(out.zero_shot_logits, clf.logits(clf.encode(images)))
+
+
 def test_the_record_is_true() -> None:
     info = ramen.describe("mint")
     assert (info.forwards, info.backwards) == (2, 1)
-    assert info.defaults == {"lr": 5e-3, "prior": math.inf, "seed": 0}
+    assert info.defaults == {"lr": 5e-3, "prior": math.inf, "statistics": "source", "seed": 0}
     for word in ("BatchNorm", "Ramen paper", "Mint's code", "decided here"):
         assert word in str(info)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from mutable_model import CLASSES, MutableModel, stream
+from mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 from torch import Tensor, nn
 
 import ramen
@@ -66,6 +66,22 @@ def test_equals_a_mutable_model(tower_kind: str, memory: int, seed: int) -> None
     assert method.content()["labels"].tolist() == [label for _, label in oracle.memory]
     assert torch.equal(method.content()["images"], torch.stack([image for image, _ in oracle.memory]))
     assert method.content()["seen"].tolist() == oracle.counts
+
+
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    """Of the batch to predict it, of the memory to train on it.
+
+    Many images: where all of a few are on one side of a ReLU, gradients are zero but for rounding.
+    """
+    oracle = Oracle("resnet", 5e-3, 20, 0)
+    use_batch_statistics(oracle.model)
+    clf = testing.small_classifier("resnet", dtype="float64")
+    method = ramen.create("note", clf, lr=5e-3, memory=20, statistics="batch")
+    for images in stream(22, 16):
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-8)
+    assert not torch.allclose(out.logits, out.zero_shot_logits, atol=0.1)
+    assert torch.equal(method.content()["images"], torch.stack([image for image, _ in oracle.memory]))
 
 
 def test_a_memory_that_is_not_yet_full_is_trained_on_as_it_is() -> None:
@@ -206,5 +222,5 @@ def test_bad_parameters(parameters: dict, message: str) -> None:
 
 def test_the_record() -> None:
     record = ramen.describe("note")
-    assert record.defaults == {"lr": 2e-5, "memory": 100, "seed": 0}
+    assert record.defaults == {"lr": 2e-5, "memory": 100, "statistics": "source", "seed": 0}
     assert "2 forward, 1 backward, with memory the batch size" in str(record)

@@ -20,7 +20,7 @@ def test_records_hold_the_defaults_of_the_paper() -> None:
     assert record.defaults["beta"] == 5.0
     assert record.defaults["lr"] == 1e-2
     assert record.defaults["codec"] == "fp16"
-    assert ramen.describe("entmin").defaults == {"lr": 1e-2, "seed": 0}
+    assert ramen.describe("entmin").defaults == {"lr": 1e-2, "statistics": "source", "seed": 0}
     assert "2 forward, 1 backward" in str(record)
 
 

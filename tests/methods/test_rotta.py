@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from mutable_model import CLASSES, MutableModel, stream
+from mutable_model import CLASSES, MutableModel, RobustBatchNorm, stream, use_robust_batch_norm
 from torch import Tensor
 from torchvision_augment import composed
 
@@ -29,6 +29,7 @@ class Oracle:
         self.method, self.lr, self.M, self.interval, self.nu = method, lr, memory, interval, nu
         self.lists: list[list[dict]] = [[] for _ in range(CLASSES)]
         self.arrived = self.updates = self.refused = self.replaced = 0
+        self.left_out: int | None = None  # a slot that teaches nothing
 
     def score(self, age: int, entropy: float) -> float:
         return 1 / (1 + math.exp(-age / self.M)) + entropy / math.log(CLASSES)
@@ -69,6 +70,8 @@ class Oracle:
         mean, std = (torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (CLIP_MEAN, CLIP_STD))
         drawn = draw((32, 32), self.method.generator(place=self.arrived))
         augmented = (composed(images * std + mean, drawn) - mean) / std
+        kept = torch.tensor([item["slot"] != self.left_out for item in items])
+        images, augmented, ages = images[kept], augmented[kept], ages[kept]
         with torch.no_grad():
             target = self.teacher.logits(images).softmax(1)
         each = -(target * self.student.logits(augmented).log_softmax(1)).sum(1)
@@ -91,6 +94,83 @@ class Oracle:
             if self.arrived % self.interval == 0:
                 self.update()
         return logits
+
+
+class RobustOracle(Oracle):
+    """Every layer of both modules stores its statistics; they move in train mode, in the update alone."""
+
+    def __init__(self, *args: object, alpha: float, **settings: object) -> None:
+        super().__init__("resnet", *args, **settings)
+        self.layers = {
+            name: use_robust_batch_norm(model.model, alpha)
+            for name, model in (("student", self.student), ("teacher", self.teacher))
+        }
+        self.train(False)
+
+    def train(self, mode: bool) -> None:
+        for model in (self.student, self.teacher):
+            model.model.train(mode)
+
+    def update(self) -> None:
+        self.train(True)
+        super().update()
+        self.train(False)
+
+
+def stacked(layers: list[RobustBatchNorm]) -> Tensor:
+    return torch.stack([torch.cat([layer.mean for layer in layers]), torch.cat([m.var for m in layers])])
+
+
+@pytest.mark.parametrize(("memory", "interval", "alpha"), [(8, 5, 0.05), (7, 4, 0.4)])
+def test_equals_two_mutable_models_with_robust_statistics(memory: int, interval: int, alpha: float) -> None:
+    clf = testing.small_classifier("resnet", dtype="float64")
+    settings = {"lr": 5e-3, "memory": memory, "interval": interval, "nu": 0.2, "alpha": alpha}
+    method = ramen.create("rotta", clf, **settings, statistics="robust")
+    oracle = RobustOracle(method, **settings)
+    for images in stream(21):
+        expected = oracle.predict(0.5 + 1.5 * images)  # statistics other than those of the training
+        out = method.predict(0.5 + 1.5 * images)
+        torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-7)
+    assert oracle.updates == 105 // interval
+    for name, layers in oracle.layers.items():
+        found = method.content()[f"{name}_statistics"]
+        torch.testing.assert_close(found, stacked(layers), rtol=0, atol=1e-8)
+        assert not torch.allclose(found, clf.encoder.base_statistics, atol=0.1)
+    assert not torch.allclose(*(method.content()[f"{n}_statistics"] for n in oracle.layers), atol=0.01)
+
+
+def test_an_image_that_overflows_by_now_is_kept_out_of_the_statistics() -> None:
+    """The update is that of a memory without it."""
+    clf, (images, more) = testing.small_classifier("resnet", dtype="float64"), stream(2)
+    settings = {"lr": 1e-2, "memory": 6, "interval": 6, "nu": 0.5, "alpha": 0.3}
+    method = ramen.create("rotta", clf, **settings, statistics="robust")
+    oracle = RobustOracle(method, **settings)
+    oracle.predict(images), method.predict(images)
+    oracle.left_out = 2
+    state = method.state_dict()
+    assert len(state["content.images"]) > 3
+    state["content.images"][2] = 1e200
+    method.load_state_dict(state)
+    oracle.predict(more[:1]), method.predict(more[:1])
+    for name, model in (("student", oracle.student), ("teacher", oracle.teacher)):
+        content = method.content()
+        flat = torch.cat([p.detach().flatten() for p in model.parameters.values()])
+        torch.testing.assert_close(content[name], flat, rtol=0, atol=1e-9)
+        torch.testing.assert_close(content[f"{name}_statistics"], stacked(oracle.layers[name]))
+    assert not torch.allclose(flat, clf.encoder.base)
+
+
+def test_where_nothing_helps_an_update_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clf = testing.small_classifier("resnet", dtype="float64")
+    monkeypatch.setattr("ramen.methods.rotta.refuse_overflowing", lambda _, images, usable: (images, usable))
+    method = ramen.create("rotta", clf, memory=6, statistics="robust")
+    method.predict(stream(1)[0])
+    state = method.state_dict()
+    state["content.images"][2] = 1e200
+    method.load_state_dict(state)
+    method.predict(stream(1)[0][:1])
+    assert torch.equal(method.content()["student"], clf.encoder.base)
+    assert torch.equal(method.content()["teacher_statistics"], clf.encoder.base_statistics)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +344,10 @@ def test_mean_and_std_can_be_given() -> None:
         ({"memory": 0}, "memory must be at least 1"),
         ({"interval": 0}, "interval must be at least 1"),
         ({"nu": 1.1}, "nu must be between 0 and 1, got 1.1"),
+        ({"alpha": 1.1}, "alpha must be between 0 and 1, got 1.1"),
+        ({"alpha": -0.1}, "alpha must be finite and at least 0"),
+        ({"statistics": "batch"}, "statistics must be one of 'source', 'robust', got 'batch'"),
+        ({"statistics": "robust"}, "statistics='robust' needs BatchNorm layers, this encoder has none"),
         ({"timeliness": -1}, "timeliness must be finite and at least 0"),
         ({"uncertainty": -1}, "uncertainty must be finite and at least 0"),
     ],
@@ -297,6 +381,27 @@ def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
     assert all(torch.equal(good[name], tensor) for name, tensor in method.state_dict().items())
     with pytest.raises(ValueError, match="memory is 4 there and 5 here"):
         ramen.create("rotta", clf, memory=5).load_state_dict(good)
+
+
+def test_a_damaged_state_with_statistics() -> None:
+    clf = testing.small_classifier("resnet")
+    method = ramen.create("rotta", clf, memory=4, statistics="robust")
+    method.predict(stream(1)[0].float())
+    good = method.state_dict()
+    for name in ("student_statistics", "teacher_statistics"):
+        own = good[f"content.{name}"]
+        for bad in (own[:, 1:], torch.full_like(own, torch.nan), -own.abs(), own.double()):
+            with pytest.raises(ValueError, match="in the state must be"):
+                method.load_state_dict({**good, f"content.{name}": bad})
+    assert all(torch.equal(good[name], tensor) for name, tensor in method.state_dict().items())
+    with pytest.raises(ValueError, match="statistics is 'robust' there and 'source' here"):
+        ramen.create("rotta", clf, memory=4).load_state_dict(good)
+
+
+def test_memory_bytes_with_statistics() -> None:
+    clf = testing.small_classifier("resnet")
+    plain, robust = (ramen.create("rotta", clf, memory=10, statistics=s) for s in ("source", "robust"))
+    assert robust.memory_bytes() - plain.memory_bytes() == 2 * 4 * clf.encoder.base_statistics.numel()
 
 
 def test_memory_bytes() -> None:

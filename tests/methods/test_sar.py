@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from mutable_model import CLASSES, MutableModel, stream
+from mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
@@ -93,6 +93,19 @@ def test_equals_a_mutable_model(tower_kind: str) -> None:
     method = ramen.create("sar", clf, **settings)
     compare(oracle, method, stream(24, 8))
     assert sum(0 < first < 8 for first, _ in oracle.sizes) > 15
+    assert any(second < first for first, second in oracle.sizes)
+    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+
+
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    """Those of the whole batch in both passes, whichever images are confident."""
+    settings = {"lr": 2e-3, "margin": 0.35, "rho": 0.3, "reset_below": 0.0}
+    oracle = Oracle("resnet", **settings)
+    use_batch_statistics(oracle.model)
+    clf = testing.small_classifier("resnet", dtype="float64")
+    method = ramen.create("sar", clf, **settings, statistics="batch")
+    compare(oracle, method, [*stream(22, 8), *stream(1, 2)])
+    assert sum(0 < first < 8 for first, _ in oracle.sizes) > 10
     assert any(second < first for first, second in oracle.sizes)
     assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from mutable_model import use_batch_statistics
 from torch import Tensor, nn
 
 import ramen
@@ -72,6 +73,24 @@ def test_entmin_equals_a_mutable_model(tower_kind: str) -> None:
         out = method.predict(images)
         torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-9)
         assert not torch.allclose(out.logits, out.zero_shot_logits)
+
+
+@pytest.mark.parametrize("name", ["tent", "entmin"])
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch(name: str) -> None:
+    """Many images: where all of a few are on one side of a ReLU, gradients are zero but for rounding."""
+    oracle = Ordinary("resnet", lr=1e-2)
+    use_batch_statistics(oracle.model)
+    clf = testing.small_classifier("resnet", dtype="float64")
+    method = ramen.create(name, clf, lr=1e-2, statistics="batch")
+    for images in stream(20, 16):
+        expected = oracle.logits(images)
+        oracle.entropy_step(expected)
+        if name == "entmin":
+            expected = oracle.logits(images)
+            oracle.model.load_state_dict(oracle.original)
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, expected.detach(), rtol=0, atol=1e-8)
+        assert torch.equal(out.zero_shot_logits, clf.logits(clf.encode(images)))
 
 
 @pytest.mark.parametrize("name", ["tent", "entmin"])

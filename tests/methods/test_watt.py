@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from mutable_model import use_batch_statistics
 from ordinary_model import SCALE, OrdinaryModel, alike_classifier, published_loss, stream
 from torch import Tensor
 
@@ -42,11 +43,19 @@ class OrdinaryWatt(OrdinaryModel):
             return SCALE * self.encode(images) @ (mean / mean.norm(dim=1, keepdim=True)).T
 
 
-def compare(kind: str, batches: list[Tensor], templates: tuple[str, ...] | None = None, **options) -> None:
+def compare(
+    kind: str,
+    batches: list[Tensor],
+    templates: tuple[str, ...] | None = None,
+    statistics: str = "source",
+    **options,
+) -> None:
     clf = alike_classifier(kind)
     known = clf.embed_templates(prompts.ENSEMBLE if templates is None else templates)
     oracle = OrdinaryWatt(kind, list(known.transpose(0, 1)), **options)
-    method = ramen.create("watt", clf, templates=templates, **options)
+    if statistics == "batch":
+        use_batch_statistics(oracle.model)
+    method = ramen.create("watt", clf, templates=templates, statistics=statistics, **options)
     for images in batches:
         torch.testing.assert_close(method.predict(images).logits, oracle.predict(images), rtol=0, atol=1e-5)
 
@@ -56,6 +65,10 @@ def test_equals_a_mutable_model(tower_kind: str, batches: int, detach_targets: b
     """With three templates: more than one round, step and template."""
     options = {"steps": 2, "rounds": 2, "detach_targets": detach_targets}
     compare(tower_kind, stream(batches), prompts.ENSEMBLE[:3], **options)
+
+
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    compare("resnet", stream(20), prompts.ENSEMBLE[:3], statistics="batch", steps=2, rounds=2)
 
 
 def test_equals_a_mutable_model_with_the_papers_parameters(tower_kind: str) -> None:

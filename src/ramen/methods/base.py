@@ -33,7 +33,7 @@ class MethodInfo:
     paper: str
     updates: str  # what changes in the model
     predicts_with: str  # which of its forward passes, with which parameters
-    batch_dependent: bool  # whether an image's answer depends on the other images of its batch
+    batch_dependent: bool  # whether, by default, an image's answer depends on the others of its batch
     forwards: int  # encoder passes an image, with the default parameters
     backwards: int
     notes: tuple[str, ...] = ()  # decisions that the papers leave open
@@ -177,6 +177,11 @@ class Method(ABC):
     def passes(self) -> tuple[int, int]:
         """Forward and backward passes an image, where parameters decide that; else those of the record."""
         return self.info.forwards, self.info.backwards
+
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether batch mates change an answer, where parameters decide that; else what the record says."""
+        return self.info.batch_dependent
 
     # -- what callers use ---------------------------------------------------------------------------
 

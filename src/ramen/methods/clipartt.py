@@ -14,6 +14,7 @@ from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 from ramen.objectives import contrastive_loss
 from ramen.optim import AdamState, adam_step
+from ramen.statistics import choose, of_batch
 from ramen.text_cache import TextCache
 
 
@@ -34,7 +35,8 @@ from ramen.text_cache import TextCache
             "from CLIPArTT's code: 'a photo of a {}' without full stop for classes, prompts and prediction, "
             "new prompts at every iteration, gradients through the targets of the loss too "
             "(detach_targets=True takes them as constant), weights and Adam afresh for every batch",
-            "decided here: BatchNorm keeps its running statistics; CLIPArTT's code uses the batch's",
+            "decided here: BatchNorm keeps its running statistics, as in Ramen's code; CLIPArTT's code uses "
+            "the batch's (statistics='batch')",
             "decided here: underscores in class names are spaces, as for every method; CLIPArTT's code "
             "leaves them",
             "one forward pass gives both prompts and loss; CLIPArTT's code makes two at the same weights, so "
@@ -58,6 +60,8 @@ class Clipartt(Method):
         template: For the classes and, with "c1 or c2 or c3" in the place of one, for the prompts.
         temperature: Of the targets of the loss; 0.01 belongs to a logit scale of 100, CLIP's.
         detach_targets: No gradient through the targets of the loss.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the present batch's usable images.
         cached_prompts: How many embeddings of prompts to keep; with width 512 each takes 2 KiB.
         seed: Has no effect.
     """
@@ -72,6 +76,7 @@ class Clipartt(Method):
         template: str = prompts.SINGLE_WITHOUT_PERIOD[0],
         temperature: float = 0.01,
         detach_targets: bool = False,
+        statistics: str = "source",
         cached_prompts: int = 65_536,
         seed: int = 0,
     ) -> None:
@@ -82,6 +87,7 @@ class Clipartt(Method):
         (self.template,) = prompts.check_templates([template])
         self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
         self.detach_targets = checks.flag("detach_targets", detach_targets)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
         self.cached_prompts = checks.integer("cached_prompts", cached_prompts, 0)
         if classifier.encode_text is None:
             raise ValueError(
@@ -95,25 +101,29 @@ class Clipartt(Method):
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Adapt to the batch, predict it, forget."""
         clf = self.classifier
-        affine, zero_shot = self._adapted(images, usable)
+        affine, first = self._adapted(images, usable)
+        encoded = images
         if not affine.isfinite().all():
-            images, usable = refuse_overflowing(clf, images, usable)
-            affine, _ = self._adapted(images, usable)
-        logits = clf.logit_scale * clf.encode(images, affine) @ self._classes.T
-        return Answer(logits, zero_shot, usable)
+            encoded, usable = refuse_overflowing(clf, images, usable)
+            affine, _ = self._adapted(encoded, usable)
+        embeddings = clf.encode(encoded, affine, statistics=of_batch(self.statistics, usable))
+        logits = clf.logit_scale * embeddings @ self._classes.T
+        if self.statistics == "source":
+            return Answer(logits, clf.logits(first), usable)
+        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
 
     def _adapted(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights for this batch; beside them, from the first pass, the zero-shot logits."""
-        clf = self.classifier
-        affine, zero_shot = clf.encoder.base, None
+        """The weights for this batch; beside them the first pass's embeddings."""
+        clf, statistics = self.classifier, of_batch(self.statistics, usable)
+        affine, first = clf.encoder.base, None
         moments = AdamState.zero(affine)
         for _ in range(self.iterations):
             loss = partial(self._loss, usable=usable)
-            embeddings, gradient = joint_gradient(clf, images, affine, loss)
+            embeddings, gradient = joint_gradient(clf, images, affine, loss, statistics)
             affine, moments = adam_step(affine, gradient, moments, self.lr)
-            zero_shot = clf.logits(embeddings) if zero_shot is None else zero_shot
-        assert zero_shot is not None
-        return affine, zero_shot
+            first = embeddings if first is None else first
+        assert first is not None
+        return affine, first
 
     def _loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
         """Each image against a prompt that names its likeliest classes, the likeliest first."""

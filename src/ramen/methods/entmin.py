@@ -11,6 +11,7 @@ from ramen.adaptation import entropy_gradient, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
+from ramen.statistics import choose, of_batch
 
 
 @register(
@@ -27,6 +28,8 @@ from ramen.methods.registry import register
         notes=(
             "the paper names but does not define it; learning rates, run time and memory use that it "
             "reports fit this definition and not an online one",
+            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' takes those of "
+            "the batch",
         ),
     )
 )
@@ -36,16 +39,31 @@ class EntMin(Method):
     Args:
         classifier: What it adapts.
         lr: Step size.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the present batch's usable images.
         seed: Has no effect.
     """
 
-    def __init__(self, classifier: ZeroShotClassifier, lr: float = 1e-2, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        lr: float = 1e-2,
+        *,
+        statistics: str = "source",
+        seed: int = 0,
+    ) -> None:
         super().__init__(classifier, seed=seed)
         self.lr = checks.number("lr", lr, 0)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Step from the pretrained weights, predict, forget."""
         clf = self.classifier
-        zero_shot, gradient, usable = entropy_gradient(clf, images, clf.encoder.base, usable)
+        before, gradient, usable = entropy_gradient(
+            clf, images, clf.encoder.base, usable, statistics=self.statistics
+        )
         adapted = sign_step(clf.encoder.base, gradient, self.lr)
-        return Answer(clf.logits(clf.encode(images, adapted)), zero_shot, usable)
+        after = clf.logits(clf.encode(images, adapted, statistics=of_batch(self.statistics, usable)))
+        if self.statistics == "source":
+            return Answer(after, before, usable)
+        return Answer(after, lambda: clf.logits(clf.encode(images)), usable)

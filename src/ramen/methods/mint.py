@@ -19,6 +19,7 @@ from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 from ramen.optim import AdamState, adam_step
 from ramen.pool import expect
+from ramen.statistics import choose, of_batch
 
 
 @register(
@@ -40,7 +41,8 @@ from ramen.pool import expect
             "a batch with the same weight, one step of a fresh Adam a batch",
             "decided here: pseudo-labels come from the text embeddings after the step too, also where a "
             "finite prior has moved those that predict",
-            "decided here: BatchNorm keeps its running statistics, the default of Mint's code",
+            "decided here: BatchNorm keeps its running statistics, the default of Mint's code; "
+            "statistics='batch' takes the batch's, which that code can do too",
             "decided here: sums, means and the step in fp32; Mint's code computes under autocast",
             "a batch without a usable image is no batch: the mean gradient stays as it was",
         ),
@@ -55,8 +57,12 @@ class Mint(Method):
             domains 7e-3 (CIFAR-C), 1.5e-2 (ImageNet-C), 5e-3 (DomainNet).
         prior: How many images the text embeddings count as against the mean image embeddings; infinite: they
             alone decide. The paper's: infinite for mixed streams; single domains 10,000, DomainNet 100,000.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the present batch's usable images.
         seed: Has no effect.
     """
+
+    state_parameters = ("statistics",)
 
     _before: ClassMeans  # at the pretrained weights
     _after: ClassMeans  # at each batch's own
@@ -64,11 +70,18 @@ class Mint(Method):
     _batches: Tensor
 
     def __init__(
-        self, classifier: ZeroShotClassifier, lr: float = 5e-3, prior: float = math.inf, *, seed: int = 0
+        self,
+        classifier: ZeroShotClassifier,
+        lr: float = 5e-3,
+        prior: float = math.inf,
+        *,
+        statistics: str = "source",
+        seed: int = 0,
     ) -> None:
         super().__init__(classifier, seed=seed)
         self.lr = checks.number("lr", lr, 0)
         self.prior = math.inf if prior == math.inf else checks.number("prior", prior, 0, exclusive=True)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
         self.clear()
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
@@ -76,12 +89,16 @@ class Mint(Method):
         clf, base = self.classifier, self.classifier.encoder.base
 
         # 1. Embeddings, pseudo-labels and gradient of the inter-class variance, at the pretrained weights.
-        embeddings, gradient = joint_gradient(clf, images, base, partial(self._loss, usable=usable))
-        zero_shot = clf.logits(embeddings)
+        encoded = images
+        embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
+        first = clf.logits(embeddings)
+        labels = first.argmax(1)
         if not gradient.isfinite().all():
-            images, usable = refuse_overflowing(clf, images, usable)
-            _, gradient = joint_gradient(clf, images, base, partial(self._loss, usable=usable))
-        before = self._before.including(embeddings, zero_shot.argmax(1), usable)
+            encoded, usable = refuse_overflowing(clf, images, usable)
+            embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
+            labels = clf.logits(embeddings).argmax(1)
+            usable = usable & embeddings.isfinite().all(1)
+        before = self._before.including(embeddings, labels, usable)
 
         # 2. The mean of all batches' gradients, and one step of a fresh Adam along it.
         batches = self._batches + usable.any()
@@ -90,14 +107,21 @@ class Mint(Method):
         adapted, _ = adam_step(base, mean_gradient, AdamState.zero(base), self.lr)
 
         # 3. Embeddings with the adapted weights; their class means move the text embeddings.
-        embeddings = clf.encode(images, adapted)
+        embeddings = clf.encode(encoded, adapted, statistics=of_batch(self.statistics, usable))
         valid = usable & embeddings.isfinite().all(1)
         after = self._after.including(embeddings, clf.logits(embeddings).argmax(1), valid)
         logits = clf.logit_scale * embeddings @ self._class_embeddings(after).T
 
         self._before, self._after = before, after
         self._gradient, self._batches = mean_gradient, batches
-        return Answer(logits, zero_shot, valid)
+        if self.statistics == "source":
+            return Answer(logits, first, valid)
+        return Answer(logits, lambda: clf.logits(clf.encode(images)), valid)
+
+    def _embeddings_and_gradient(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """At the pretrained weights."""
+        clf, loss = self.classifier, partial(self._loss, usable=usable)
+        return joint_gradient(clf, images, clf.encoder.base, loss, of_batch(self.statistics, usable))
 
     def _loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
         """Minus the inter-class variance: that within the batch's classes less the total one.

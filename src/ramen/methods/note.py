@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ramen import checks
-from ramen.adaptation import entropy_gradient, sign_step
+from ramen.adaptation import entropy_gradient, shared_logits, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.hashing import pair_scores
 from ramen.imagestore import ImageStore
@@ -15,6 +15,7 @@ from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 from ramen.methods.state import expect_names, saved_affine
 from ramen.reservoir import Reservoir
+from ramen.statistics import choose
 
 
 @register(
@@ -36,8 +37,10 @@ from ramen.reservoir import Reservoir
             "entropy as loss; there with Adam and memory=64",
             "decided here: one update a batch, whatever its size, on the whole memory; a memory larger than "
             "the batch costs so many passes more",
-            "NOTE's instance-aware BatchNorm is left out: it replaces BatchNorm, which ViTs do not have, and "
-            "Ramen's code keeps running statistics; ResNets do here too",
+            "NOTE's instance-aware BatchNorm is left out: it needs a model that was trained with it. "
+            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' takes those of "
+            "the batch to predict it, those of the memory for the step, and so lets an image's answer depend "
+            "on its batch mates",
             "what is drawn depends on the seed and on how many images have come, not on the batch size",
         ),
     )
@@ -51,31 +54,45 @@ class Note(Method):
             domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).
         memory: How many images the memory holds. The paper's: the batch size, 100, or 50 for ViT-L/14;
             NOTE's own: 64.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the usable images that are encoded together, of the batch or of the memory.
         seed: Decides which images the memory keeps.
     """
 
-    state_parameters = ("memory",)
+    state_parameters = ("memory", "statistics")
 
     def __init__(
-        self, classifier: ZeroShotClassifier, lr: float = 2e-5, memory: int = 100, *, seed: int = 0
+        self,
+        classifier: ZeroShotClassifier,
+        lr: float = 2e-5,
+        memory: int = 100,
+        *,
+        statistics: str = "source",
+        seed: int = 0,
     ) -> None:
         super().__init__(classifier, seed=seed)
         self.lr = checks.number("lr", lr, 0)
         self.memory = checks.integer("memory", memory, 1)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
         self._affine = classifier.encoder.base
         self._reservoir = Reservoir(self.memory, classifier.num_classes)
         self._images = ImageStore(self.memory, classifier.dtype, classifier.device, classifier.image_size)
+
+    @property
+    def batch_dependent(self) -> bool:
+        """The batch's statistics are."""
+        return self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Predict with the weights so far, renew the memory, take one step on it."""
         self._images.check(images)
         clf = self.classifier
-        logits = clf.logits(clf.encode(images, self._affine))
-        usable = usable & self._images.storable(images) & logits.isfinite().all(1)
+        usable = usable & self._images.storable(images)
+        logits, usable = shared_logits(clf, images, self._affine, usable, self.statistics)
         if self._remember(images, logits.argmax(1), usable):
             stored = self._images.images
             every = torch.ones(len(stored), dtype=torch.bool, device=stored.device)
-            _, gradient, _ = entropy_gradient(clf, stored, self._affine, every)
+            _, gradient, _ = entropy_gradient(clf, stored, self._affine, every, statistics=self.statistics)
             self._affine = sign_step(self._affine, gradient, self.lr)
         return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
 

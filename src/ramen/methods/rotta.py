@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 
 from ramen import checks
-from ramen.adaptation import sign_step
+from ramen.adaptation import refuse_overflowing, sign_step
 from ramen.augment import augment, draw
 from ramen.classifier import ZeroShotClassifier
 from ramen.cstu import Cstu
 from ramen.imagestore import ImageStore
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
-from ramen.methods.state import expect_names, saved_affine
+from ramen.methods.state import expect_names, saved_affine, saved_statistics
 from ramen.pool import expect
+from ramen.statistics import Statistics, choose
+
+_STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
 
 
 @register(
@@ -41,8 +44,11 @@ from ramen.pool import expect
             "open likewise: how normalised images are augmented. Here they are brought back to [0, 1] and "
             "normalised again, which needs the classifier's preprocessing or mean and std",
             "a batch is predicted as a whole before the updates that fall into it",
-            "RoTTA's robust BatchNorm is left out: ViTs have no BatchNorm, and Ramen's code keeps running "
-            "statistics; ResNets do here too",
+            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='robust' is RoTTA's own: "
+            "stored ones, of which each pass over the memory replaces the share alpha=0.05 by its own. As in "
+            "RoTTA's code, student and teacher each store theirs, the student's see the augmented images and "
+            "the teacher's the plain ones, the teacher's are no average of the student's, and a batch is "
+            "predicted with the teacher's as they are",
             "what is drawn depends on the seed and on how many images have come",
         ),
     )
@@ -59,12 +65,15 @@ class Rotta(Method):
         nu: How far the teacher goes towards the student after each update.
         timeliness: Weight of age in what the memory gives up.
         uncertainty: Weight of entropy in that.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "robust" for
+            stored ones that follow the memory.
+        alpha: With robust statistics, how far the stored ones go towards those of the memory in an update.
         mean: Of each channel, as taken out of the images; the classifier's preprocessing knows it.
         std: Each channel was divided by it; likewise.
         seed: Decides the augmentation.
     """
 
-    state_parameters = ("memory",)
+    state_parameters = ("memory", "statistics")
 
     def __init__(
         self,
@@ -76,6 +85,8 @@ class Rotta(Method):
         *,
         timeliness: float = 1.0,
         uncertainty: float = 1.0,
+        statistics: str = "source",
+        alpha: float = 0.05,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         seed: int = 0,
@@ -89,8 +100,13 @@ class Rotta(Method):
             raise ValueError(f"nu must be between 0 and 1, got {nu}")
         self.timeliness = checks.number("timeliness", timeliness, 0)
         self.uncertainty = checks.number("uncertainty", uncertainty, 0)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, ("source", "robust"))
+        self.alpha = checks.number("alpha", alpha, 0)
+        if self.alpha > 1:
+            raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
         self.mean, self.std = _pixel_statistics(classifier, mean, std)
         self._student = self._teacher = classifier.encoder.base
+        self._statistics = self._pretrained_statistics()  # stored ones, by name; none of them by default
         self._memory = Cstu(self.memory, classifier.num_classes, self.timeliness, self.uncertainty)
         self._images = ImageStore(self.memory, classifier.dtype, classifier.device, classifier.image_size)
         self._arrived = 0  # images offered to the memory
@@ -99,7 +115,8 @@ class Rotta(Method):
         """Predict with the teacher, offer the batch to the memory, update after every ``interval`` images."""
         self._images.check(images)
         clf = self.classifier
-        logits = clf.logits(clf.encode(images, self._teacher))
+        stored = self._mixing(share=0).get(_TEACHERS)
+        logits = clf.logits(clf.encode(images, self._teacher, statistics=stored))
         usable = usable & self._images.storable(images) & logits.isfinite().all(1)
         probabilities = logits.softmax(1)
         entropies = -(probabilities * torch.log(probabilities + 1e-6)).sum(1)
@@ -124,18 +141,42 @@ class Rotta(Method):
 
     def _update(self) -> None:
         """One step of the student on the whole memory; the teacher follows."""
-        clf, images = self.classifier, self._images.images
-        target = clf.logits(clf.encode(images, self._teacher)).softmax(1)
-        target = torch.where(target.isfinite(), target, 0)  # an image that overflows by now teaches nothing
+        images = self._images.images
+        every = torch.ones(len(images), dtype=torch.bool, device=images.device)
+        gradient, statistics = self._lesson(images, every)
+        if not _finite(statistics):  # spoiled by an image that overflows by now
+            gradient, statistics = self._lesson(*refuse_overflowing(self.classifier, images, every))
+            if not _finite(statistics):
+                return
+        self._statistics = statistics
+        self._student = sign_step(self._student, gradient, self.lr)
+        self._teacher = (1 - self.nu) * self._teacher + self.nu * self._student
+
+    def _lesson(self, images: Tensor, counted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The student's gradient on the images that count, and the statistics of both passes."""
+        clf, seen = self.classifier, self._mixing(self.alpha, counted)
+        target = clf.logits(clf.encode(images, self._teacher, statistics=seen.get(_TEACHERS))).softmax(1)
+        # an image that overflows by now teaches nothing
+        target = torch.where(target.isfinite() & counted[:, None], target, 0)
         ages = torch.tensor(self._memory.ages, dtype=target.dtype, device=target.device) / self.memory
         weights = torch.sigmoid(-ages)  # exp(-age) / (1 + exp(-age))
         with torch.enable_grad():
             student = self._student.detach().requires_grad_()
-            log_p = clf.logits(clf.encode(self._augmented(images), student)).log_softmax(1)
+            embeddings = clf.encode(self._augmented(images), student, statistics=seen.get(_STUDENTS))
+            log_p = clf.logits(embeddings).log_softmax(1)
             loss = (weights * -(target * log_p).sum(1)).mean()
             gradient = clf.gradient(loss, student)
-        self._student = sign_step(self._student, gradient, self.lr)
-        self._teacher = (1 - self.nu) * self._teacher + self.nu * self._student
+        return gradient, {name: statistics.mixed for name, statistics in seen.items()}
+
+    def _mixing(self, share: float, counted: Tensor | None = None) -> dict[str, Statistics]:
+        """The stored statistics, if any, to be mixed with this share of a pass's own."""
+        return {
+            name: Statistics(counted, share=share, stored=stored) for name, stored in self._statistics.items()
+        }
+
+    def _pretrained_statistics(self) -> dict[str, Tensor]:
+        names = (_STUDENTS, _TEACHERS) if self.statistics == "robust" else ()
+        return dict.fromkeys(names, self.classifier.encoder.base_statistics)
 
     def _augmented(self, images: Tensor) -> Tensor:
         wide = images.to(torch.promote_types(images.dtype, torch.float32))
@@ -144,15 +185,17 @@ class Rotta(Method):
         return (augment(wide * std + mean, drawn) - mean) / std
 
     def clear(self) -> None:
-        """Student and teacher back to the pretrained weights, an empty memory."""
+        """Student and teacher back to the pretrained weights and statistics, an empty memory."""
         self._student = self._teacher = self.classifier.encoder.base
+        self._statistics = self._pretrained_statistics()
         self._memory = Cstu(self.memory, self.classifier.num_classes, self.timeliness, self.uncertainty)
         self._images.clear()
         self._arrived = 0
 
     def content(self) -> dict[str, Tensor]:
-        """Both weights, the memory, and how many images have been offered to it."""
+        """Both weights, stored statistics if any, the memory, and how many images have been offered to it."""
         return {
+            **{name: stored.clone() for name, stored in self._statistics.items()},
             "student": self._student.clone(),
             "teacher": self._teacher.clone(),
             "images": self._images.images.clone(),
@@ -163,21 +206,32 @@ class Rotta(Method):
     def restore(self, content: dict[str, Tensor]) -> None:
         """Take over what ``content`` gave."""
         names = {"student", "teacher", "images", "arrived", "labels", "entropies", "ages"}
-        expect_names("rotta", content, names)
+        expect_names("rotta", content, names | self._statistics.keys())
         base = self.classifier.encoder.base
         student, teacher = (saved_affine(name, content, base) for name in ("student", "teacher"))
         expect("arrived", content["arrived"], torch.int64, ())
         images = self._images.restored(content["images"])
         if content["arrived"] < len(images):
             raise ValueError("arrived in the state must be at least the number of images held")
+        stored = self.classifier.encoder.base_statistics
+        statistics = {name: saved_statistics(name, content, stored) for name in self._statistics}
         self._memory = self._memory.restored(content, len(images))
+        self._statistics = statistics
         self._student, self._teacher, self._images = student, teacher, images
         self._arrived = int(content["arrived"])
 
     def memory_bytes(self) -> int:
-        """Both weights and a full memory; see ``ImageStore.max_bytes`` for encoders that state no size."""
-        weights = 2 * self._student.numel() * self._student.element_size()
+        """Both weights, what statistics are stored, and a full memory.
+
+        See ``ImageStore.max_bytes`` for encoders that state no size.
+        """
+        numbers = 2 * self._student.numel() + sum(stored.numel() for stored in self._statistics.values())
+        weights = numbers * self._student.element_size()
         return weights + self._images.max_bytes() + 24 * self.memory + 8
+
+
+def _finite(tensors: dict[str, Tensor]) -> bool:
+    return all(tensor.isfinite().all() for tensor in tensors.values())
 
 
 def _pixel_statistics(

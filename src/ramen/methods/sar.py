@@ -18,6 +18,7 @@ from ramen.methods.registry import register
 from ramen.methods.state import expect_names, saved_affine
 from ramen.objectives import entropy, mean_entropy
 from ramen.pool import expect
+from ramen.statistics import choose
 
 FROZEN = ("none", "top")
 _TOP_BLOCKS = 3
@@ -44,8 +45,8 @@ _TOP_BLOCKS = 3
             "open likewise: the moving average after a reset. SAR's code keeps it, so that several resets "
             "may follow one another; others clear it (clear_average=True)",
             "where no image is confident, nothing changes, as in SAR's code, whose loss is then NaN",
-            "BatchNorm keeps its running statistics, as in Ramen's code; SAR's own uses the batch's, which "
-            "would let an image's answer depend on its batch mates",
+            "BatchNorm keeps its running statistics, as in Ramen's code; SAR's own uses the batch's "
+            "(statistics='batch'), which lets an image's answer depend on its batch mates",
         ),
     )
 )
@@ -63,8 +64,12 @@ class Sar(Method):
         frozen: "none", or "top" to leave the last three blocks and the norm behind them, or the last stage
             of a ResNet, as they are.
         clear_average: Also forget the moving average at a reset.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the present batch's usable images.
         seed: Has no effect.
     """
+
+    state_parameters = ("statistics",)
 
     _affine: Tensor
     _average: Tensor  # of the loss; means nothing until it has started
@@ -82,6 +87,7 @@ class Sar(Method):
         *,
         frozen: str = "none",
         clear_average: bool = False,
+        statistics: str = "source",
         seed: int = 0,
     ) -> None:
         super().__init__(classifier, seed=seed)
@@ -94,16 +100,24 @@ class Sar(Method):
             raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
         self.frozen = checks.choice("frozen", frozen, FROZEN)
         self.clear_average = checks.flag("clear_average", clear_average)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
         self._bound = self.margin * math.log(classifier.num_classes)
         self._trained = trained_part(classifier.encoder, self.frozen)
         self.clear()
+
+    @property
+    def batch_dependent(self) -> bool:
+        """The batch's statistics are."""
+        return self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Predict with the weights so far; one step up, one step down; reset if the loss has collapsed."""
         clf, weights = self.classifier, self._affine
 
         # 1. The entropy of confident images, at the weights so far.
-        logits, gradient, usable = entropy_gradient(clf, images, weights, usable, below=self._bound)
+        logits, gradient, usable = entropy_gradient(
+            clf, images, weights, usable, below=self._bound, statistics=self.statistics
+        )
         confident = usable & (entropy(logits) < self._bound)
 
         # 2. Up, to where the loss is worst nearby.
@@ -111,8 +125,10 @@ class Sar(Method):
         worst = weights + self.rho * gradient / (gradient.norm() + 1e-12)
 
         # 3. The entropy of those still confident there decides the step down, which starts where 2. did.
-        second, gradient, still = entropy_gradient(clf, images, worst, confident, below=self._bound)
-        still = still & (entropy(second) < self._bound)
+        second, gradient, still = entropy_gradient(
+            clf, images, worst, usable, among=confident, below=self._bound, statistics=self.statistics
+        )
+        still = still & confident & (entropy(second) < self._bound)
         weights = sign_step(weights, gradient * self._trained, self.lr)
 
         # 4. A moving average of the loss that is too small tells of collapse.

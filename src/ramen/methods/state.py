@@ -99,3 +99,11 @@ def saved_affine(name: str, content: Mapping[str, Tensor], base: Tensor) -> Tens
     if not content[name].isfinite().all():
         raise ValueError(f"{name} in the state must be finite, got numbers that are not")
     return content[name].to(base.device, copy=True)
+
+
+def saved_statistics(name: str, content: Mapping[str, Tensor], base: Tensor) -> Tensor:
+    """A copy of saved BatchNorm statistics beside ``base``; ValueError unless they are like it and valid."""
+    statistics = saved_affine(name, content, base)
+    if (statistics[1] < 0).any():
+        raise ValueError(f"{name} in the state must be means and variances, got a variance below 0")
+    return statistics

@@ -11,6 +11,7 @@ from ramen.classifier import ZeroShotClassifier
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 from ramen.pool import expect
+from ramen.statistics import choose
 
 
 @register(
@@ -26,7 +27,8 @@ from ramen.pool import expect
         backwards=1,
         notes=(
             "SignSGD and one step a batch, as in the Ramen paper; Tent's own code uses SGD or Adam",
-            "BatchNorm keeps its running statistics, as in Ramen's code; Tent's own uses the batch's",
+            "BatchNorm keeps its running statistics, as in Ramen's code; Tent's own uses the batch's "
+            "(statistics='batch'), which lets an image's answer depend on its batch mates",
             "an image's answer depends on the batches before its own, and so on how the stream is cut",
         ),
     )
@@ -37,17 +39,36 @@ class Tent(Method):
     Args:
         classifier: What it adapts.
         lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 1e-6 (DomainNet).
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the present batch's usable images.
         seed: Has no effect.
     """
 
-    def __init__(self, classifier: ZeroShotClassifier, lr: float = 2e-5, *, seed: int = 0) -> None:
+    state_parameters = ("statistics",)
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        lr: float = 2e-5,
+        *,
+        statistics: str = "source",
+        seed: int = 0,
+    ) -> None:
         super().__init__(classifier, seed=seed)
         self.lr = checks.number("lr", lr, 0)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
         self._affine = classifier.encoder.base
+
+    @property
+    def batch_dependent(self) -> bool:
+        """The batch's statistics are."""
+        return self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Predict with the weights so far, then take one step."""
-        logits, gradient, usable = entropy_gradient(self.classifier, images, self._affine, usable)
+        logits, gradient, usable = entropy_gradient(
+            self.classifier, images, self._affine, usable, statistics=self.statistics
+        )
         self._affine = sign_step(self._affine, gradient, self.lr)
         return Answer(logits, lambda: self.classifier.logits(self.classifier.encode(images)), usable)
 

@@ -16,6 +16,7 @@ from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 from ramen.objectives import contrastive_loss
 from ramen.optim import AdamState, adam_step
+from ramen.statistics import choose, of_batch
 
 
 @register(
@@ -39,7 +40,7 @@ from ramen.optim import AdamState, adam_step
             "decided here: the classifier's own templates, seven by default; WATT's code has eight, of which "
             "two without full stop (templates='watt')",
             "decided here: BatchNorm keeps its running statistics and its weight and bias adapt; WATT's code "
-            "knows LayerNorm only",
+            "knows LayerNorm only. statistics='batch' takes the batch's, as CLIPArTT's code does",
             "one forward pass gives both pseudo-classes and loss; WATT's code makes two at the same weights, "
             "so its count is 141 forward and 70 backward, with equal results",
             "the passes are those of seven templates; a step costs one of each",
@@ -60,6 +61,8 @@ class Watt(Method):
             for the eight of WATT's code) or strings with ``{}`` for the class name.
         temperature: Of the targets of the loss; 0.01 belongs to a logit scale of 100, CLIP's.
         detach_targets: No gradient through the targets of the loss.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the present batch's usable images.
         seed: Has no effect.
     """
 
@@ -73,6 +76,7 @@ class Watt(Method):
         templates: str | Sequence[str] | None = None,
         temperature: float = 0.01,
         detach_targets: bool = False,
+        statistics: str = "source",
         seed: int = 0,
     ) -> None:
         super().__init__(classifier, seed=seed)
@@ -82,6 +86,7 @@ class Watt(Method):
         self.templates = None if templates is None else prompts.check_templates(templates)
         self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
         self.detach_targets = checks.flag("detach_targets", detach_targets)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics)
         embeddings = _template_embeddings(classifier, self.templates)
         self._texts = embeddings.transpose(0, 1)  # (templates, C, d)
         self._average = prompts.average_templates(embeddings)
@@ -89,30 +94,34 @@ class Watt(Method):
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """Adapt to the batch, predict it, forget."""
         clf = self.classifier
-        affine, zero_shot = self._adapted(images, usable)
+        affine, first = self._adapted(images, usable)
+        encoded = images
         if not affine.isfinite().all():
-            images, usable = refuse_overflowing(clf, images, usable)
-            affine, _ = self._adapted(images, usable)
-        logits = clf.logit_scale * clf.encode(images, affine) @ self._average.T
-        return Answer(logits, zero_shot, usable)
+            encoded, usable = refuse_overflowing(clf, images, usable)
+            affine, _ = self._adapted(encoded, usable)
+        embeddings = clf.encode(encoded, affine, statistics=of_batch(self.statistics, usable))
+        logits = clf.logit_scale * embeddings @ self._average.T
+        if self.statistics == "source":
+            return Answer(logits, clf.logits(first), usable)
+        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
 
     def _adapted(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights for this batch; beside them, from the first pass, the zero-shot logits."""
-        clf = self.classifier
-        affine, zero_shot = clf.encoder.base, None
+        """The weights for this batch; beside them the first pass's embeddings."""
+        clf, statistics = self.classifier, of_batch(self.statistics, usable)
+        affine, first = clf.encoder.base, None
         moments = AdamState.zero(affine)
         for _ in range(self.rounds):
             reached = []
             for texts in self._texts:
                 for _ in range(self.steps):
                     loss = partial(self._loss, texts=texts, usable=usable)
-                    embeddings, gradient = joint_gradient(clf, images, affine, loss)
+                    embeddings, gradient = joint_gradient(clf, images, affine, loss, statistics)
                     affine, moments = adam_step(affine, gradient, moments, self.lr)
-                    zero_shot = clf.logits(embeddings) if zero_shot is None else zero_shot
+                    first = embeddings if first is None else first
                 reached.append(affine)
             affine = torch.stack(reached).mean(0)
-        assert zero_shot is not None
-        return affine, zero_shot
+        assert first is not None
+        return affine, first
 
     def _loss(self, embeddings: Tensor, texts: Tensor, usable: Tensor) -> Tensor:
         """Each image against the text of the class it is taken for, in one template."""

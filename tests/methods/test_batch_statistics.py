@@ -1,0 +1,156 @@
+"""What the methods share that can normalise with the statistics of the present batch."""
+
+import pytest
+import torch
+from mutable_model import stream
+from torch import Tensor
+
+import ramen
+from ramen import testing
+
+SETTINGS = {
+    "tent": {"lr": 1e-2},
+    "entmin": {},
+    "note": {"lr": 1e-2, "memory": 7},
+    "sar": {"lr": 1e-2, "margin": 0.8},
+    "watt": {"rounds": 1, "steps": 1},
+    "clipartt": {"iterations": 2},
+    "mint": {"prior": 20.0},
+}
+# Where all of a few images are on one side of a ReLU, gradients are zero but for rounding; so many.
+SIZE = 16
+methods = pytest.mark.parametrize("name", SETTINGS)
+
+
+def create(name: str, clf: ramen.ZeroShotClassifier, statistics: str = "batch") -> ramen.Method:
+    return ramen.create(name, clf, **SETTINGS[name], statistics=statistics)
+
+
+def resnet(dtype: str = "float64") -> ramen.ZeroShotClassifier:
+    return testing.small_classifier("resnet", dtype=dtype)
+
+
+def with_bad(images: Tensor, bad: float) -> Tensor:
+    return torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
+
+
+@methods
+@pytest.mark.parametrize("bad", [torch.nan, 1e200])
+def test_a_bad_image_leaves_no_trace(name: str, bad: float) -> None:
+    """Not in the statistics either: the rest is answered as if it had not been in the batch.
+
+    1e200 is finite, its activations are not: the pass that it has spoiled is made again without it.
+    """
+    clf = resnet()
+    spoiled, clean = create(name, clf), create(name, clf)
+    for images in stream(5, SIZE):
+        a, b = spoiled.predict(with_bad(images, bad)), clean.predict(images)
+        assert a.fallback.nonzero().tolist() == [[2]]
+        torch.testing.assert_close(a.logits[~a.fallback], b.logits, rtol=0, atol=1e-6)
+        assert a.logits.isfinite().all()
+    for part, tensor in clean.content().items():
+        torch.testing.assert_close(spoiled.content()[part], tensor, rtol=0, atol=1e-6)
+    assert spoiled.images_refused == 5
+
+
+@methods
+def test_an_image_whose_variance_overflows_leaves_no_trace(name: str) -> None:
+    """In fp32 the activations of 1e30 are finite, their squares are not."""
+    clf = resnet("float32")
+    images = stream(1, SIZE)[0].float()
+    a, b = create(name, clf).predict(with_bad(images, 1e30)), create(name, clf).predict(images)
+    assert a.fallback.nonzero().tolist() == [[2]]
+    torch.testing.assert_close(a.logits[~a.fallback], b.logits, rtol=0, atol=1e-2)
+
+
+@methods
+def test_a_batch_without_a_usable_image(name: str) -> None:
+    clf = resnet()
+    method, images = create(name, clf), stream(1)[0]
+    method.predict(images)
+    before = method.content()
+    out = method.predict(torch.full_like(images, torch.nan))
+    assert out.fallback.all()
+    torch.testing.assert_close(out.logits, out.zero_shot_logits)
+    for part, tensor in method.content().items():
+        assert torch.equal(tensor, before[part]), part
+
+
+@methods
+def test_batch_mates_matter(name: str) -> None:
+    images = stream(1)[0]
+    together = create(name, resnet()).predict(images).logits[:2]
+    fewer = create(name, resnet()).predict(images[:2]).logits
+    assert not torch.allclose(together, fewer, atol=0.05)
+    assert create(name, resnet()).batch_dependent
+    assert create(name, resnet(), "source").batch_dependent == ramen.describe(name).batch_dependent
+
+
+@methods
+def test_the_running_statistics_are_the_default(name: str) -> None:
+    clf = resnet("float32")
+    default, source = ramen.create(name, clf, **SETTINGS[name]), create(name, clf, "source")
+    other = create(name, clf)
+    for images in (batch.float() for batch in stream(3)):
+        out = default.predict(images).logits
+        assert torch.equal(out, source.predict(images).logits)
+        assert not torch.allclose(out, other.predict(images).logits, atol=0.05)
+    assert ramen.describe(name).defaults["statistics"] == "source"
+    record = " ".join(ramen.describe(name).notes)
+    assert "running statistics" in record
+    assert "statistics='batch'" in record
+
+
+@methods
+def test_an_encoder_without_batch_norm_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="statistics='batch' needs BatchNorm layers, this encoder has none"):
+        create(name, testing.small_classifier("vit"))
+    with pytest.raises(ValueError, match="statistics must be one of 'source', 'batch', got 'robust'"):
+        create(name, resnet(), "robust")
+
+
+@methods
+def test_weights_belong_to_their_statistics(name: str) -> None:
+    clf = resnet("float32")
+    trained = create(name, clf)
+    trained.predict(stream(1)[0].float())
+    if not trained.content():
+        return
+    with pytest.raises(ValueError, match="statistics is 'batch' there and 'source' here"):
+        create(name, clf, "source").load_state_dict(trained.state_dict())
+
+
+@pytest.mark.parametrize("name", ["watt", "clipartt", "mint"])
+def test_a_step_that_overflows_is_answered_zero_shot(name: str) -> None:
+    method = ramen.create(name, resnet("float32"), **{**SETTINGS[name], "lr": 1e38}, statistics="batch")
+    out = method.predict(stream(1)[0].float())
+    assert out.fallback.all()
+    assert torch.equal(out.logits, out.zero_shot_logits)
+    assert all(tensor.isfinite().all() for tensor in method.content().values())
+
+
+@pytest.mark.parametrize("name", ["tent", "entmin", "sar", "note", "mint"])
+def test_where_nothing_helps_the_batch_is_answered_zero_shot(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An overflow whose cause is not found changes nothing."""
+    for module in ("ramen.adaptation", "ramen.methods.mint"):
+        monkeypatch.setattr(f"{module}.refuse_overflowing", lambda _, images, usable: (images, usable))
+    method = create(name, resnet())
+    images = stream(2)
+    method.predict(images[0])
+    before = method.content()
+    out = method.predict(with_bad(images[1], 1e200))
+    assert out.fallback.all()
+    assert torch.equal(out.logits, out.zero_shot_logits)
+    for part, tensor in method.content().items():
+        assert torch.equal(tensor, before[part]), part
+
+
+def test_overflow_costs_passes_only_where_it_happens() -> None:
+    counter = testing._Counting(resnet())
+    method = create("tent", counter)
+    method.predict(stream(1)[0])
+    assert (counter.forwards, counter.backwards) == ([5], [5])
+    method.predict(with_bad(stream(1)[0], 1e200))
+    assert len(counter.backwards) == 1 + 3  # spoiled, each image on its own, without the culprit
