@@ -35,10 +35,13 @@ class OrdinaryModel:
         self.optimizer.zero_grad()
 
 
-def published_loss(images: Tensor, texts: Tensor, detach_targets: bool = False) -> Tensor:
+def published_loss(
+    images: Tensor, texts: Tensor, detach_targets: bool = False, temperature: float = 0.01
+) -> Tensor:
     """What CLIPArTT and WATT minimise, image by image."""
     rows = [
-        torch.softmax((z @ images.T + u @ texts.T) / 2 / 0.01, 0) for z, u in zip(images, texts, strict=True)
+        torch.softmax((z @ images.T + u @ texts.T) / 2 / temperature, 0)
+        for z, u in zip(images, texts, strict=True)
     ]
     targets = torch.stack(rows)
     if detach_targets:

@@ -18,10 +18,12 @@ class OrdinaryClipartt(OrdinaryModel):
         topk: int = 3,
         iterations: int = 10,
         detach_targets: bool = False,
+        temperature: float = 0.01,
     ) -> None:
         super().__init__(kind, lr)
         self.names = [f"class {index}" for index in range(5)]
-        self.topk, self.iterations, self.detach_targets = topk, iterations, detach_targets
+        self.topk, self.iterations = topk, iterations
+        self.targets = {"detach_targets": detach_targets, "temperature": temperature}
 
     def embed(self, texts: list[str]) -> Tensor:
         return torch.nn.functional.normalize(embed_words(texts), dim=-1).double()
@@ -37,7 +39,7 @@ class OrdinaryClipartt(OrdinaryModel):
                 written.append("a photo of a " + self.names[row[0]])
                 for c in row[1:]:
                     written[-1] += " or " + self.names[c]
-            self.step(published_loss(self.encode(images), self.embed(written), self.detach_targets))
+            self.step(published_loss(self.encode(images), self.embed(written), **self.targets))
         with torch.no_grad():
             return SCALE * self.encode(images) @ classes.T
 
@@ -49,6 +51,7 @@ class OrdinaryClipartt(OrdinaryModel):
         (20, {"iterations": 4, "detach_targets": True}),
         (2, {}),
         (3, {"iterations": 4, "topk": 1, "lr": 5e-3}),
+        (3, {"iterations": 4, "temperature": 0.05}),
     ],
     ids=str,
 )

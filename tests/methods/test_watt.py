@@ -19,10 +19,12 @@ class OrdinaryWatt(OrdinaryModel):
         steps: int = 2,
         rounds: int = 5,
         detach_targets: bool = False,
+        temperature: float = 0.01,
     ) -> None:
         super().__init__(kind, lr)
         self.texts = texts  # one (C, d) a template
-        self.steps, self.rounds, self.detach_targets = steps, rounds, detach_targets
+        self.steps, self.rounds = steps, rounds
+        self.targets = {"detach_targets": detach_targets, "temperature": temperature}
 
     def predict(self, images: Tensor) -> Tensor:
         self.reset()
@@ -33,7 +35,7 @@ class OrdinaryWatt(OrdinaryModel):
                     with torch.no_grad():
                         pseudo = (SCALE * self.encode(images) @ texts.T).softmax(1).topk(1).indices[:, 0]
                     chosen = torch.stack([texts[c] for c in pseudo.tolist()])
-                    self.step(published_loss(self.encode(images), chosen, self.detach_targets))
+                    self.step(published_loss(self.encode(images), chosen, **self.targets))
                 passed.append([p.detach().clone() for p in self.parameters])
             with torch.no_grad():
                 for p, *values in zip(self.parameters, *passed, strict=True):
@@ -60,11 +62,12 @@ def compare(
         torch.testing.assert_close(method.predict(images).logits, oracle.predict(images), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("batches", "detach_targets"), [(20, False), (5, True)])
-def test_equals_a_mutable_model(tower_kind: str, batches: int, detach_targets: bool) -> None:
+@pytest.mark.parametrize(
+    ("batches", "options"), [(20, {}), (5, {"detach_targets": True}), (3, {"temperature": 0.05})], ids=str
+)
+def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) -> None:
     """With three templates: more than one round, step and template."""
-    options = {"steps": 2, "rounds": 2, "detach_targets": detach_targets}
-    compare(tower_kind, stream(batches), prompts.ENSEMBLE[:3], **options)
+    compare(tower_kind, stream(batches), prompts.ENSEMBLE[:3], steps=2, rounds=2, **options)
 
 
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
