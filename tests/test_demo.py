@@ -4,12 +4,14 @@ import socket
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
 from ramen import demo
 from ramen.cli import app
+from ramen.methods.base import Support
 from ramen.tiny.stream import DOMAINS
 
 
@@ -55,6 +57,19 @@ def test_what_is_saved_and_printed(quick):
     assert results["images"] == demo.PER_DOMAIN_QUICK * len(DOMAINS)
 
 
+def test_examples_are_the_nearest_entries_without_the_image_itself():
+    """Two images, the 10th and 11th of a stream, of domains 3 and 5; the second has too few entries."""
+    support = Support(
+        numbers=torch.tensor([[10, 2, 7, 4, 1, 8], [11, 2, 7, 4, 0, 0]]),
+        tags=torch.zeros(2, 6, dtype=torch.int64),
+        queues=torch.zeros(2, 6, dtype=torch.int64),
+        distances=torch.tensor([[0.0, 0.9, 0.1, 0.5, 0.3, 0.2], [0.0, 0.1, 0.2, 0.3, 0.0, 0.0]]),
+        weights=torch.ones(2, 6),
+        valid=torch.tensor([[True] * 6, [True] * 4 + [False] * 2]),
+    )
+    assert demo._examples(support, torch.tensor([3, 5]), first=10) == {3: [10, 7, 8, 1, 4]}
+
+
 def invoke(*arguments):
     return CliRunner().invoke(app, ["demo", *arguments])
 
@@ -63,7 +78,7 @@ def test_own_classes_and_one_method(tmp_path):
     given = [
         "--quick",
         "--classes",
-        "sailboat, kitten,giraffe",
+        "giraffe, sailboat, kitten",
         "--method",
         "entmin",
         "--seed",
@@ -73,7 +88,7 @@ def test_own_classes_and_one_method(tmp_path):
     result = invoke(*given, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     results = json.loads(result.stdout)
-    assert results["classes"] == ["sailboat", "kitten", "giraffe"]
+    assert results["classes"] == ["giraffe", "sailboat", "kitten"]
     assert results["seed"] == 3
     assert list(results["methods"]) == ["ensemble", "entmin"]
     assert results["methods"]["ensemble"]["average"] > 60
