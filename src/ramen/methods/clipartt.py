@@ -3,18 +3,13 @@
 Vargas Hakim et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time", WACV 2025.
 """
 
-from functools import partial
-
 from torch import Tensor
 
 from ramen import checks, prompts
-from ramen.adaptation import joint_gradient, refuse_overflowing
 from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.base import MethodInfo
+from ramen.methods.contrastive import Contrastive, Steps
 from ramen.methods.registry import register
-from ramen.objectives import contrastive_loss
-from ramen.optim import AdamState, adam_step
-from ramen.statistics import choose, of_batch
 from ramen.text_cache import TextCache
 
 
@@ -46,7 +41,7 @@ from ramen.text_cache import TextCache
         ),
     )
 )
-class Clipartt(Method):
+class Clipartt(Contrastive):
     """Contrastive steps on each batch, with a prompt for each image that names its likeliest classes.
 
     It keeps nothing of the stream: every batch starts from the pretrained weights. What is kept are the
@@ -80,67 +75,40 @@ class Clipartt(Method):
         cached_prompts: int = 65_536,
         seed: int = 0,
     ) -> None:
-        super().__init__(classifier, seed=seed)
-        self.lr = checks.number("lr", lr, 0)
-        self.topk = checks.integer("topk", topk, 1, classifier.num_classes, at_most="num_classes")
-        self.iterations = checks.integer("iterations", iterations, 1)
         (self.template,) = prompts.check_templates([template])
-        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
-        self.detach_targets = checks.flag("detach_targets", detach_targets)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        self.cached_prompts = checks.integer("cached_prompts", cached_prompts, 0)
         if classifier.encode_text is None:
             raise ValueError(
                 "method 'clipartt' writes prompts and needs a text encoder: give the ZeroShotClassifier "
                 "encode_text=..."
             )
         encode_text, like = classifier.encode_text, classifier.class_embeddings
-        self._classes = prompts.embed_classes(encode_text, classifier.classes, [self.template])[:, 0].to(like)
+        super().__init__(
+            classifier,
+            prompts.embed_classes(encode_text, classifier.classes, [self.template])[:, 0].to(like),
+            lr=lr,
+            temperature=temperature,
+            detach_targets=detach_targets,
+            statistics=statistics,
+            seed=seed,
+        )
+        self.topk = checks.integer("topk", topk, 1, classifier.num_classes, at_most="num_classes")
+        self.iterations = checks.integer("iterations", iterations, 1)
+        self.cached_prompts = checks.integer("cached_prompts", cached_prompts, 0)
         self._prompts = TextCache(encode_text, self.template, self.cached_prompts, like)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
-        """Adapt to the batch, predict it, forget."""
-        clf = self.classifier
-        affine, first = self._adapted(images, usable)
-        encoded = images
-        if not affine.isfinite().all():
-            encoded, usable = refuse_overflowing(clf, images, usable)
-            affine, _ = self._adapted(encoded, usable)
-        embeddings = clf.encode(encoded, affine, statistics=of_batch(self.statistics, usable))
-        logits = clf.logit_scale * embeddings @ self._classes.T
-        if self.statistics == "source":
-            return Answer(logits, clf.logits(first), usable)
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
-
-    def _adapted(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights for this batch; beside them the first pass's embeddings."""
-        clf, statistics = self.classifier, of_batch(self.statistics, usable)
-        affine, first = clf.encoder.base, None
-        moments = AdamState.zero(affine)
+    def walk(self, steps: Steps) -> None:
+        """New prompts for the weights so far, then a step."""
         for _ in range(self.iterations):
-            loss = partial(self._loss, usable=usable)
-            embeddings, gradient = joint_gradient(clf, images, affine, loss, statistics)
-            affine, moments = adam_step(affine, gradient, moments, self.lr)
-            first = embeddings if first is None else first
-        assert first is not None
-        return affine, first
+            steps.take(self._prompt_of_each)
 
-    def _loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
-        """Each image against a prompt that names its likeliest classes, the likeliest first."""
-        likeliest = (embeddings.detach() @ self._classes.T).topk(self.topk, dim=1).indices
-        return contrastive_loss(
-            embeddings,
-            self._embedded(likeliest),
-            usable,
-            self.classifier.logit_scale,
-            temperature=self.temperature,
-            detach_targets=self.detach_targets,
-        )
+    def _prompt_of_each(self, embeddings: Tensor) -> Tensor:
+        """A prompt that names an image's likeliest classes, the likeliest first.
 
-    def _embedded(self, likeliest: Tensor) -> Tensor:
-        """The prompts' embeddings; ``tolist`` is the one time in an iteration that the host waits."""
+        ``tolist`` is the one time in an iteration that the host waits.
+        """
         names = self.classifier.classes
-        return self._prompts([" or ".join(names[c] for c in row) for row in likeliest.tolist()])
+        likeliest = (embeddings @ self.texts.T).topk(self.topk, dim=1).indices.tolist()
+        return self._prompts([" or ".join(names[c] for c in row) for row in likeliest])
 
     def passes(self) -> tuple[int, int]:
         """One of each an iteration, and one forward pass to predict."""

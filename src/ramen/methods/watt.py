@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from ramen import checks, prompts
-from ramen.adaptation import joint_gradient, refuse_overflowing
 from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Answer, Method, MethodInfo
+from ramen.methods.base import MethodInfo
+from ramen.methods.contrastive import Contrastive, Steps
 from ramen.methods.registry import register
-from ramen.objectives import contrastive_loss
-from ramen.optim import AdamState, adam_step
-from ramen.statistics import choose, of_batch
 
 
 @register(
@@ -47,7 +44,7 @@ from ramen.statistics import choose, of_batch
         ),
     )
 )
-class Watt(Method):
+class Watt(Contrastive):
     """Contrastive steps on each batch, template after template, and averages of the weights reached.
 
     It keeps nothing of the stream: every batch starts from the pretrained weights.
@@ -79,66 +76,40 @@ class Watt(Method):
         statistics: str = "source",
         seed: int = 0,
     ) -> None:
-        super().__init__(classifier, seed=seed)
-        self.lr = checks.number("lr", lr, 0)
+        self.templates = None if templates is None else prompts.check_templates(templates)
+        embeddings = _template_embeddings(classifier, self.templates)
+        super().__init__(
+            classifier,
+            prompts.average_templates(embeddings),
+            lr=lr,
+            temperature=temperature,
+            detach_targets=detach_targets,
+            statistics=statistics,
+            seed=seed,
+        )
         self.steps = checks.integer("steps", steps, 1)
         self.rounds = checks.integer("rounds", rounds, 1)
-        self.templates = None if templates is None else prompts.check_templates(templates)
-        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
-        self.detach_targets = checks.flag("detach_targets", detach_targets)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        embeddings = _template_embeddings(classifier, self.templates)
-        self._texts = embeddings.transpose(0, 1)  # (templates, C, d)
-        self._average = prompts.average_templates(embeddings)
+        self._of_template = embeddings.transpose(0, 1)  # (templates, C, d)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
-        """Adapt to the batch, predict it, forget."""
-        clf = self.classifier
-        affine, first = self._adapted(images, usable)
-        encoded = images
-        if not affine.isfinite().all():
-            encoded, usable = refuse_overflowing(clf, images, usable)
-            affine, _ = self._adapted(encoded, usable)
-        embeddings = clf.encode(encoded, affine, statistics=of_batch(self.statistics, usable))
-        logits = clf.logit_scale * embeddings @ self._average.T
-        if self.statistics == "source":
-            return Answer(logits, clf.logits(first), usable)
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
-
-    def _adapted(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights for this batch; beside them the first pass's embeddings."""
-        clf, statistics = self.classifier, of_batch(self.statistics, usable)
-        affine, first = clf.encoder.base, None
-        moments = AdamState.zero(affine)
+    def walk(self, steps: Steps) -> None:
+        """Template after template, each from where the last one led; after a round, their average."""
         for _ in range(self.rounds):
             reached = []
-            for texts in self._texts:
+            for texts in self._of_template:
                 for _ in range(self.steps):
-                    loss = partial(self._loss, texts=texts, usable=usable)
-                    embeddings, gradient = joint_gradient(clf, images, affine, loss, statistics)
-                    affine, moments = adam_step(affine, gradient, moments, self.lr)
-                    first = embeddings if first is None else first
-                reached.append(affine)
-            affine = torch.stack(reached).mean(0)
-        assert first is not None
-        return affine, first
-
-    def _loss(self, embeddings: Tensor, texts: Tensor, usable: Tensor) -> Tensor:
-        """Each image against the text of the class it is taken for, in one template."""
-        pseudo_labels = (embeddings.detach() @ texts.T).argmax(1)
-        return contrastive_loss(
-            embeddings,
-            texts[pseudo_labels],
-            usable,
-            self.classifier.logit_scale,
-            temperature=self.temperature,
-            detach_targets=self.detach_targets,
-        )
+                    steps.take(partial(_text_of_class, texts))
+                reached.append(steps.affine)
+            steps.affine = torch.stack(reached).mean(0)
 
     def passes(self) -> tuple[int, int]:
         """One of each a step, and one forward pass to predict."""
-        steps = self.rounds * len(self._texts) * self.steps
+        steps = self.rounds * len(self._of_template) * self.steps
         return steps + 1, steps
+
+
+def _text_of_class(texts: Tensor, embeddings: Tensor) -> Tensor:
+    """For each image the text of the class that it is taken for."""
+    return texts[(embeddings @ texts.T).argmax(1)]
 
 
 def _template_embeddings(classifier: ZeroShotClassifier, templates: tuple[str, ...] | None) -> Tensor:
