@@ -1,7 +1,9 @@
 """Streams: properties of every protocol, the laws of each, small cases by hand, bad parameters."""
 
+import itertools
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -341,7 +343,7 @@ def test_correlated_against_a_plain_construction(seed, within):
         total, start = 0.0, 0
         for slot, share in enumerate(draws.dirichlet(0.7, 6)):
             total += share
-            end = len(pictures) if slot == 5 else math.floor(total * len(pictures))
+            end = len(pictures) if slot == 5 else math.floor(total * len(pictures) + 1e-9)
             slots[slot].append(pictures[start:end])
             start = end
     expected = []
@@ -368,6 +370,13 @@ def test_slots_are_one_a_class_and_a_hundred_at_most():
         assert pairs(make_stream("correlated", labels)) == pairs(
             make_stream("correlated", labels, slots=slots)
         )
+
+
+def test_a_minute_delta_leaves_no_strays():
+    """Each class lies in one slot whole, though the proportions add up to one only nearly."""
+    for seed in range(30):
+        labels = make_stream("correlated", balanced(1, 10, 50), seed, delta=1e-5).labels()
+        assert runs(labels).tolist() == [50] * 10
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.3, 100.0])
@@ -456,6 +465,12 @@ def test_imbalanced_domains():
 )
 def test_long_tail_by_hand(available, ratio, expected):
     assert long_tail(available, ratio) == expected
+
+
+def test_halves_are_rounded_up_whatever_the_last_bit():
+    for count, ratio in itertools.product(range(1, 400), (2, 4, 10, 20, 100)):
+        exact = math.floor(Fraction(count, ratio) + Fraction(1, 2))
+        assert long_tail([count, count], ratio) == [count, max(1, exact)]
 
 
 @given(available=st.lists(st.integers(1, 3000), min_size=1, max_size=30), ratio=st.floats(1, 1000))

@@ -11,6 +11,10 @@ from ramen import checks
 from ramen.data.draws import Draws, Real, Whole
 from ramen.data.protocols import Order, Pool, protocol
 
+# A count that is a whole number but for the last bit, such as 75 / 10 + 1/2 or all pictures times the sum of
+# their proportions, is taken for that number: the last bit differs between machines.
+ROUNDING = 1e-9
+
 
 @protocol("All domains in one uniformly random order, no reset.")
 def mixed(pool: Pool, draws: Draws) -> Order:
@@ -116,7 +120,8 @@ def _in_slots(places: Whole, labels: Whole, draws: Draws, delta: float, slots: i
     contents: list[list[Whole]] = [[] for _ in range(slots)]
     for label in np.unique(labels):
         pictures = _shuffled(places[labels == label], draws)
-        cuts = np.floor(np.cumsum(draws.dirichlet(delta, slots))[:-1] * len(pictures)).astype(np.int64)
+        ends = np.cumsum(draws.dirichlet(delta, slots)) * len(pictures)
+        cuts = np.floor(ends[:-1] + ROUNDING).astype(np.int64)
         for content, run in zip(contents, np.split(pictures, cuts), strict=True):
             content.append(run)
     if within == "shuffled":
@@ -204,7 +209,8 @@ def long_tail(available: Sequence[int], ratio: float) -> list[int]:
     profile: Real = float(ratio) ** (-np.arange(len(available)) / max(len(available) - 1, 1))
     head = (np.asarray(available) / profile).min()
     # the minimum picks the tightest group; rounding must not ask it for one picture more than it has
-    return [max(1, min(int(np.floor(head * p + 0.5)), n)) for p, n in zip(profile, available, strict=True)]
+    halves_up = np.floor(head * profile + 0.5 + ROUNDING).astype(np.int64).tolist()
+    return [max(1, min(size, n)) for size, n in zip(halves_up, available, strict=True)]
 
 
 def _shuffled(places: Whole, draws: Draws) -> Whole:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SCHEMA = 1  # goes up when files that were written before can no longer be read as they are
+_REMEDY = "remove it and run the experiment again"
 
 
 class DamagedResultError(ValueError):
@@ -59,9 +60,6 @@ def read_result(path: Path | str) -> dict[str, Any]:
             f"{path} has schema {schema!r}, expected {SCHEMA}: it was written by another version; {_REMEDY}"
         )
     return content
-
-
-_REMEDY = "remove it and run the experiment again"
 
 
 def _refuse_constant(name: str) -> NoReturn:
