@@ -372,11 +372,12 @@ def test_slots_are_one_a_class_and_a_hundred_at_most():
         )
 
 
-def test_a_minute_delta_leaves_no_strays():
-    """Each class lies in one slot whole, though the proportions add up to one only nearly."""
-    for seed in range(30):
-        labels = make_stream("correlated", balanced(1, 10, 50), seed, delta=1e-5).labels()
-        assert runs(labels).tolist() == [50] * 10
+@pytest.mark.parametrize("whole", [1.0, 1 - 2**-53])
+def test_proportions_that_nearly_add_up_leave_no_strays(monkeypatch, whole):
+    """Each class lies in the second of three slots."""
+    monkeypatch.setattr(Draws, "dirichlet", lambda *_: np.array([0.0, whole, 0.0]))
+    labels = make_stream("correlated", balanced(1, 10, 50), slots=3).labels()
+    assert runs(labels).tolist() == [50] * 10
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.3, 100.0])
@@ -468,9 +469,10 @@ def test_long_tail_by_hand(available, ratio, expected):
 
 
 def test_halves_are_rounded_up_whatever_the_last_bit():
-    for count, ratio in itertools.product(range(1, 400), (2, 4, 10, 20, 100)):
-        exact = math.floor(Fraction(count, ratio) + Fraction(1, 2))
-        assert long_tail([count, count], ratio) == [count, max(1, exact)]
+    """Ratios that are powers, so that each size has an exact value to compare with."""
+    for base, groups, count in itertools.product((2, 4, 6, 10, 14), range(2, 8), range(1, 300, 2)):
+        exact = [math.floor(Fraction(count, base**rank) + Fraction(1, 2)) for rank in range(groups)]
+        assert long_tail([count] * groups, base ** (groups - 1)) == [max(1, size) for size in exact]
 
 
 @given(available=st.lists(st.integers(1, 3000), min_size=1, max_size=30), ratio=st.floats(1, 1000))
