@@ -1,0 +1,83 @@
+"""One result, one JSON file: there whole or not at all, and recognised when it is damaged."""
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+SCHEMA = 1  # goes up when files that were written before can no longer be read as they are
+_REMEDY = "remove it and run the experiment again"
+
+
+class DamagedResultError(ValueError):
+    """A file that is there but is no result of this schema."""
+
+
+def write_result(path: Path | str, result: Mapping[str, Any]) -> None:
+    """Write a result in plain values; whoever reads ``path`` meanwhile finds the old file or the new one.
+
+    Args:
+        path: The file; folders on the way are made.
+        result: Dicts with strings as keys, lists, strings, finite numbers, True, False and None.
+    """
+    path = Path(path)
+    if "schema" in result:
+        raise ValueError(f"result must not have a key 'schema', got {result['schema']!r}: it is added here")
+    content = {"schema": SCHEMA, **result}
+    _require_plain("result", content)
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # beside the file, as a file can be replaced at once only within one file system
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut could leave the new name with nothing in it
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_result(path: Path | str) -> dict[str, Any]:
+    """What ``write_result`` wrote, without its schema number."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no result {path}") from None
+    except (ValueError, RecursionError) as error:  # ValueError: bad UTF-8, bad JSON, non-finite numbers
+        raise DamagedResultError(f"{path} is damaged ({error}); {_REMEDY}") from None
+    if not isinstance(content, dict) or "schema" not in content:
+        raise DamagedResultError(f"{path} is not a result: it has no schema number; {_REMEDY}")
+    schema = content.pop("schema")
+    if type(schema) is not int or schema != SCHEMA:
+        raise DamagedResultError(
+            f"{path} has schema {schema!r}, expected {SCHEMA}: it was written by another version; {_REMEDY}"
+        )
+    return content
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _require_plain(where: str, value: object) -> None:
+    """Refuse what would not come back from the file as it is."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise TypeError(f"{where}: keys must be strings, got {type(key).__name__} {key!r}")
+            _require_plain(f"{where}[{key!r}]", inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _require_plain(f"{where}[{number}]", inner)
+    elif type(value) is float:
+        if not math.isfinite(value):
+            raise ValueError(f"{where} must be finite, got {value}; use None for what there is not")
+    elif value is not None and type(value) not in (str, int, bool):
+        raise TypeError(f"{where} must be a plain value, got {type(value).__name__} {value!r}")
