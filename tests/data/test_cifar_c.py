@@ -83,7 +83,9 @@ def test_a_set_of_one_severity_says_so(tmp_path):
     assert "has no severity 5, only 3" in errors(tmp_path)[0]
 
 
-@pytest.mark.parametrize("content", ['{"severities": [6]}', '{"severities": []}', "[]", "{", '{"severities": 5}'])
+@pytest.mark.parametrize(
+    "content", ['{"severities": [6]}', '{"severities": []}', "[]", "{", '{"severities": 5}']
+)
 def test_damaged_record_of_the_making(tmp_path, content):
     write_cifar_c(tmp_path)
     (tmp_path / "made.json").write_text(content)
