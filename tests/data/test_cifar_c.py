@@ -1,6 +1,5 @@
 """CIFAR-C in the layout of its release, whole and damaged."""
 
-import json
 import pickle
 import tracemalloc
 
@@ -73,23 +72,27 @@ def test_the_folder_around_it_will_do(tmp_path):
     assert len(load("cifar100c", str(tmp_path))) == 30
 
 
-def test_a_set_of_one_severity_says_so(tmp_path):
-    write_cifar_c(tmp_path, count=7, severities=1)
-    assert "same pictures at each of 5 severities" in errors(tmp_path)[0]
-    (tmp_path / "made.json").write_text(json.dumps({"severities": [3], "seed": 4}))
+def test_a_single_severity_has_a_folder(tmp_path):
+    write_cifar_c(tmp_path / "CIFAR-10-C/severity_3", count=7, severities=1)
     data = load("cifar10c", tmp_path, severity=3)
     assert len(data.domains[0]) == 7
-    assert data.identity["made"] == {"severities": [3], "seed": 4}
-    assert "has no severity 5, only 3" in errors(tmp_path)[0]
+    assert data.domains[0].labels.tolist() == [number * 7 % 10 for number in range(7)]
+    assert data.domains[1].pictures.read([6])[0, :, 0, 0].tolist() == [6, 1, 1]
+    assert any("CIFAR-10-C/labels.npy: missing" in error for error in errors(tmp_path, severity=5))
 
 
-@pytest.mark.parametrize(
-    "content", ['{"severities": [6]}', '{"severities": []}', "[]", "{", '{"severities": 5}']
-)
-def test_damaged_record_of_the_making(tmp_path, content):
+def test_a_single_severity_elsewhere_is_not_taken_for_five(tmp_path):
+    write_cifar_c(tmp_path, count=10, severities=1)
+    assert "same pictures at each of 5 severities" in errors(tmp_path)[0]
+    assert "severity_<number>" in errors(tmp_path)[0]
+
+
+def test_what_a_set_was_made_of_is_part_of_its_identity(tmp_path):
     write_cifar_c(tmp_path)
-    (tmp_path / "made.json").write_text(content)
-    assert any("made.json" in error for error in errors(tmp_path))
+    (tmp_path / "made.json").write_text('{"seed": 4}')
+    assert load("cifar10c", tmp_path).identity == {"severity": 5, "made": {"seed": 4}}
+    (tmp_path / "made.json").write_text("{")
+    assert "made.json: cannot be read" in errors(tmp_path)[0]
 
 
 def test_only_the_rows_asked_for_are_read(tmp_path):
@@ -141,6 +144,7 @@ def test_every_missing_file_is_named(tmp_path):
     ("array", "message"),
     [
         (np.zeros((15, 32, 32, 3), np.uint8), "has 15 pictures for the 20 labels"),
+        (np.zeros((25, 32, 32, 3), np.uint8), "has 25 pictures for the 20 labels"),
         (np.zeros((20, 32, 32, 3), np.float32), r"must be uint8 \(n, 32, 32, 3\), got float32"),
         (np.zeros((20, 3, 32, 32), np.uint8), r"got uint8 \(20, 3, 32, 32\)"),
         (np.zeros((20, 32, 32), np.uint8), r"got uint8 \(20, 32, 32\)"),

@@ -153,6 +153,20 @@ def test_a_connection_that_breaks_is_taken_up_again(archive, tmp_path):
     assert len(registry.load("cifar10c", tmp_path)) == 30
 
 
+def test_as_many_attempts_as_bring_something(archive, tmp_path):
+    archive.breaks_after = [2000] * 9
+    get(tmp_path, archive)
+    assert len(archive.requests) == 10
+
+
+def test_a_server_that_always_begins_anew_is_given_up(archive, tmp_path):
+    archive.ranges = False
+    archive.breaks_after = [5000, 3000] * 20
+    with pytest.raises(DownloadError, match="5 times in a row"):
+        get(tmp_path, archive)
+    assert len(archive.requests) == 5
+
+
 def test_a_truncated_archive_is_kept_for_the_next_run(archive, tmp_path):
     archive.breaks_after = [4000] + [0] * 50
     with pytest.raises(DownloadError, match="ended early, 5 times in a row; 4,000 bytes are kept in"):
@@ -279,6 +293,18 @@ def test_hostile_archives(tmp_path, member):
         unpack("cifar10c", inside / "x.tar", inside / "CIFAR-10-C")
     assert names(inside) == ["x.tar"]
     assert names(tmp_path) == ["inside"]
+
+
+def test_sparse_members_are_refused(tmp_path):
+    member = tarfile.TarInfo("CIFAR-10-C/bomb.npy")
+    member.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.map": "0,0"}
+    member.pax_headers |= {"GNU.sparse.size": str(10**15), "GNU.sparse.name": "CIFAR-10-C/bomb.npy"}
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        assert tar.next().issparse()
+    with pytest.raises(DownloadError, match="is not to be trusted"):
+        unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
 
 
 def test_archives_that_do_not_hold_the_set(tmp_path):

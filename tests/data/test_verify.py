@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ramen.cli import app
 from ramen.data import registry
 from ramen.data.verify import verify
-from ramen.preprocess import MAX_PIXELS
+from ramen.preprocess import MAX_PIXELS, Preprocess
 
 runner = CliRunner()
 
@@ -55,7 +55,7 @@ def test_smaller_files_load_but_differ_from_the_release(tmp_path):
     assert not result.ok
     assert [finding.level for finding in result.findings] == ["difference"]
     assert "has 20 labels, the released file 50,000" in str(result.findings[0])
-    (tmp_path / "made.json").write_text(json.dumps({"severities": [1, 2, 3, 4, 5]}))
+    (tmp_path / "made.json").write_text(json.dumps({"seed": 0}))
     assert verify("cifar10c", tmp_path).ok
 
 
@@ -116,6 +116,13 @@ def test_deep_decodes_every_image_and_names_the_damaged(tmp_path):
     assert all(finding.level == "error" for finding in result.findings)
     assert "truncated" in result.findings[0].what
     assert f"more than {MAX_PIXELS}" in result.findings[3].what
+
+
+def test_the_preprocessing_takes_what_is_read(tmp_path):
+    write_cifar_c(tmp_path / "arrays")
+    write_tree(tmp_path / "files", ["summer"], ["bear"])
+    for data in (registry.load("cifar10c", tmp_path / "arrays"), registry.load("folder", tmp_path / "files")):
+        assert Preprocess((24, 24))(data.domains[0].pictures.read([1, 0])).shape == (2, 3, 24, 24)
 
 
 def test_verify_as_json(tmp_path):

@@ -1,11 +1,10 @@
 """CIFAR-10-C and CIFAR-100-C in the layout of their release: an array file for each corruption.
 
 ``<corruption>.npy`` holds the test pictures at severity 1, then at severity 2, and so on; ``labels.npy`` has
-their classes, row by row. Files with fewer pictures are read in the same way. A set made with only some
-severities says so in ``made.json``: ``{"severities": [5]}``.
+their classes, row by row. Files with fewer pictures are read in the same way. A set that has only some
+severities has them in folders ``severity_<number>``, each with such files of its own.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from ramen.data.dataset import Domain, Labels
 from ramen.data.reading import Reading, choose_domains, find_root
 from ramen.data.stored import ArrayPictures, open_array
 
-SEVERITIES = (1, 2, 3, 4, 5)
 RELEASED_ROWS = 50_000
 SIDE = 32
-MADE = "made.json"
 LABELS = "labels.npy"
 
 
@@ -46,63 +43,41 @@ def _read(
 ) -> Reading:
     checks.integer("severity", severity, 1, 5)
     chosen = choose_domains(domains, names.CORRUPTIONS, names.CORRUPTIONS + names.EXTRA_CORRUPTIONS)
-    root = find_root(
-        root, [Path(archive.file).stem], [LABELS, *(f"{corruption}.npy" for corruption in chosen)]
-    )
+    parts = [LABELS, f"severity_{severity}", *(f"{corruption}.npy" for corruption in chosen)]
+    root = find_root(root, [Path(archive.file).stem], parts)
     reading = Reading(name, root, classes, identity={"severity": severity})
     remedy = f"`ramen data download {name}`, or {archive.page}"
-
-    made = _read_made(reading)
-    labels = _read_labels(reading, remedy, made)
-    within = made.get("severities", list(SEVERITIES))
+    made = reading.read_made()
+    folder, first, severities = _place(root, severity)
+    labels = _read_labels(reading, folder / LABELS, severities, remedy)
+    if labels is not None and not made and len(labels) * 5 != RELEASED_ROWS * severities:
+        what = f"has {len(labels):,} labels, the released file {RELEASED_ROWS:,}"
+        reading.add("difference", folder / LABELS, what, remedy)
     for corruption in chosen:
-        path = root / f"{corruption}.npy"
+        path = folder / f"{corruption}.npy"
         rows = _check_array(reading, path, remedy)
         if rows is None or labels is None:
             continue
         if rows != len(labels):
-            reading.add(
-                "error", path, f"has {rows:,} pictures for the {len(labels):,} labels of {LABELS}", remedy
-            )
+            what = f"has {rows:,} pictures for the {len(labels):,} labels of {LABELS}"
+            reading.add("error", path, what, remedy)
             continue
-        if severity not in within:
-            reading.add(
-                "error", path, f"has no severity {severity}, only {', '.join(map(str, within))}", remedy
-            )
-            continue
-        count = rows // len(within)
-        start = within.index(severity) * count
+        count = rows // severities
+        start = first * count
         pictures = ArrayPictures(path, start, count)
         reading.domains.append(Domain(corruption, labels[start : start + count], pictures))
-    if made:
-        reading.identity["made"] = made
     return reading
 
 
-def _read_made(reading: Reading) -> dict[str, Any]:
-    """What our own maker wrote down about its files; nothing for released ones."""
-    path = reading.root / MADE
-    if not path.exists():
-        return {}
-    try:
-        made = json.loads(path.read_text(encoding="utf-8"))
-        severities = made.get("severities", list(SEVERITIES))
-        sound = (
-            bool(severities)
-            and len(set(severities)) == len(severities)
-            and set(severities) <= set(SEVERITIES)
-        )
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        reading.add("error", path, f"cannot be read: {error}", "make the set again, or remove this file")
-        return {}
-    if not sound:
-        reading.add("error", path, f"severities must be different ones of 1 to 5, got {severities!r}")
-        return {}
-    return {**made, "severities": severities}
+def _place(root: Path, severity: int) -> tuple[Path, int, int]:
+    """The folder of the files, the place of the severity in them, and how many severities they hold."""
+    own = root / f"severity_{severity}"
+    if own.is_dir() and not (root / LABELS).exists():
+        return own, 0, 1
+    return root, severity - 1, 5
 
 
-def _read_labels(reading: Reading, remedy: str, made: dict[str, Any]) -> Labels | None:
-    path = reading.root / LABELS
+def _read_labels(reading: Reading, path: Path, severities: int, remedy: str) -> Labels | None:
     labels = _open(reading, path, remedy)
     if labels is None:
         return None
@@ -118,15 +93,12 @@ def _read_labels(reading: Reading, remedy: str, made: dict[str, Any]) -> Labels 
     if lowest < 0 or highest > last:
         reading.add("error", path, f"labels must be between 0 and {last}, got {lowest} to {highest}", remedy)
         return None
-    parts = len(made["severities"]) if made else len(SEVERITIES)
-    if len(labels) % parts or (labels.reshape(parts, -1) != labels[: len(labels) // parts]).any():
-        what = f"the {len(labels):,} labels must be those of the same pictures at each of {parts} severities"
-        reading.add("error", path, what, f"{remedy}; a set of fewer severities says so in {MADE}")
+    count, rest = divmod(len(labels), severities)
+    if rest or (labels.reshape(severities, count) != labels[:count]).any():
+        what = f"the {len(labels):,} labels must be of the same pictures at each of {severities} severities"
+        remedy = f"{remedy}; a single severity must lie in a folder severity_<number>"
+        reading.add("error", path, what, remedy)
         return None
-    if not made and len(labels) != RELEASED_ROWS:
-        reading.add(
-            "difference", path, f"has {len(labels):,} labels, the released file {RELEASED_ROWS:,}", remedy
-        )
     return labels
 
 

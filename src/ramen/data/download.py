@@ -105,9 +105,8 @@ def fetch(
     """Bring ``part`` to its full length, from where it ends; connections that break are taken up again."""
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"url must begin with http:// or https://, got {url!r}")
-    failures = 0
+    failures, longest = 0, _size(part)
     while True:
-        before = part.stat().st_size if part.exists() else 0
         try:
             if _fetch_on(url, part, advance):
                 return
@@ -121,20 +120,24 @@ def fetch(
             if isinstance(error, DownloadError):
                 raise
             problem = str(getattr(error, "reason", error)) or type(error).__name__
-        grown = part.exists() and part.stat().st_size > before
-        failures = 1 if grown else failures + 1
+        # only more than ever before counts, or a server that always begins anew would never be given up
+        failures = 1 if _size(part) > longest else failures + 1
+        longest = max(longest, _size(part))
         if failures >= _ATTEMPTS:
-            kept = part.stat().st_size if part.exists() else 0
             raise DownloadError(
-                f"{url}: {problem}, {failures} times in a row; {kept:,} bytes are kept in {part}, "
+                f"{url}: {problem}, {failures} times in a row; {_size(part):,} bytes are kept in {part}, "
                 "and the same command goes on from there"
             )
         time.sleep(pause_s * 2 ** (failures - 1))
 
 
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
 def _fetch_on(url: str, part: Path, advance: Advance) -> bool:
     """One request; whether the file is complete afterwards."""
-    start = part.stat().st_size if part.exists() else 0
+    start = _size(part)
     # an archive must come as it is: compressed on the way, its bytes could not be counted
     headers = {"User-Agent": f"ramen/{__version__}", "Accept-Encoding": "identity"}
     if start:

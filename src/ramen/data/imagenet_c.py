@@ -44,12 +44,13 @@ def read_imagenetc(
 ) -> Reading:
     """All pictures of ImageNet-C, or of a set in its layout; ``domains`` are corruptions."""
     reading, places = _start("imagenetc", root, severity, domains)
+    made = reading.read_made()
     contents = {domain: scan(reading, place, SOURCE) for domain, place in places.items()}
     numbers = _class_numbers(reading, severity, class_names)
     for domain, place in places.items():
         add_domain(reading, domain, place, contents[domain], numbers)
         came = sum(map(len, contents[domain].values()))
-        if _is_imagenet(numbers) and came and came != PICTURES:
+        if not made and _is_imagenet(numbers) and came and came != PICTURES:
             reading.add("difference", place, f"has {came:,} images, the released folder {PICTURES:,}", SOURCE)
     return reading
 
@@ -63,6 +64,7 @@ def read_imagenetc5k(
 ) -> Reading:
     """The pictures of ImageNet-C that a list names; ``domains`` are corruptions."""
     reading, places = _start("imagenetc5k", root, severity, domains)
+    reading.read_made()
     entries = _read_list(reading, _beside(reading.root, image_list, LIST_FILE))
     contents = {domain: scan(reading, place, SOURCE) for domain, place in places.items()}
     numbers = _class_numbers(reading, severity, class_names)

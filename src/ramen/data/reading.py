@@ -3,6 +3,7 @@
 Loading and verifying read in the same way: loading refuses what is damaged, verifying tells all of it.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from ramen.data.dataset import Dataset, Domain
 # An "error" keeps a data set from being loaded; a "difference" is one from the released files, with which
 # published numbers would not be repeated; a "note" is worth knowing.
 Level = Literal["error", "difference", "note"]
+
+MADE = "made.json"  # what a set of our own making was made of
 
 _LISTED = 10
 
@@ -54,6 +57,19 @@ class Reading:
     def errors(self) -> list[Finding]:
         """What keeps it from being loaded."""
         return [finding for finding in self.findings if finding.level == "error"]
+
+    def read_made(self) -> bool:
+        """Whether the set is of our own making; if so, what its maker wrote down joins the identity."""
+        path = self.root / MADE
+        if not path.exists():
+            return False
+        try:
+            made = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            self.add("error", path, f"cannot be read: {error}", "make the set again")
+            return True
+        self.identity["made"] = made
+        return True
 
     def dataset(self) -> Dataset:
         """The data set, if nothing is wrong with it."""
