@@ -81,6 +81,12 @@ def test_a_single_severity_has_a_folder(tmp_path):
     assert any("CIFAR-10-C/labels.npy: missing" in error for error in errors(tmp_path, severity=5))
 
 
+def test_files_of_all_severities_come_before_a_folder_of_one(tmp_path):
+    write_cifar_c(tmp_path, count=3)
+    write_cifar_c(tmp_path / "severity_5", count=7, severities=1)
+    assert len(load("cifar10c", tmp_path).domains[0]) == 3
+
+
 def test_a_single_severity_elsewhere_is_not_taken_for_five(tmp_path):
     write_cifar_c(tmp_path, count=10, severities=1)
     assert "same pictures at each of 5 severities" in errors(tmp_path)[0]
