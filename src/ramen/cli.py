@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
+from ramen.data.commands import app as data_app
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
+app.add_typer(data_app, name="data")
 
 
 @app.callback()
