@@ -6,12 +6,17 @@ from typing import Annotated
 
 import typer
 
+from ramen.data.make_command import make
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: make them.")
+data_app.command("make")(make)
+app.add_typer(data_app, name="data")
 
 
 @app.callback()
