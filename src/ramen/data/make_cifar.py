@@ -15,7 +15,7 @@ from ramen.data.making import ALL_CORRUPTIONS
 from ramen.data.sources import Clean, read_clean
 
 CIFAR_NAMES = ("cifar10c", "cifar100c")
-PIECE = 500  # images with one generator, and what a process holds at a time: 100 MB with all that is computed
+PIECE = 500  # images with one generator, and what a process holds at a time: 90 MB in all
 
 
 def make_cifar_c(

@@ -17,7 +17,7 @@ from ramen.data.corruptions import SEVERITIES, corrupt
 from ramen.data.making import ALL_CORRUPTIONS
 from ramen.data.sources import images_by_class
 
-PIECE = 32  # images with one generator, and what a process holds at a time: 500 MB with all that is computed
+PIECE = 32  # images with one generator, and what a process holds at a time: 260 MB in all
 _RESIZED, _CROPPED, _QUALITY = 256, 224, 85  # as released
 
 
