@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ramen.data import filters
-from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, RECIPES, SEVERITIES, corrupt
+from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, RECIPES, SEVERITIES, blur, corrupt
 
 ALL = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 
@@ -202,6 +202,7 @@ def test_defocus_blur(recipe, severity):
                 for j in range(-half, half + 1):
                     weight = taps[i + half] * taps[j + half] / sum(taps) ** 2
                     soft[y, x] += disk[reflect101(y + i, side), reflect101(x + j, side)] * weight
+    assert blur.disk(radius, sigma) == pytest.approx(soft, abs=1e-9)
     images = pictures(1)
     x = images[0] / 255
     blurred = np.zeros_like(x)
