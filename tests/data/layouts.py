@@ -3,10 +3,10 @@
 import numpy as np
 from PIL import Image
 
-from ramen.data import names
+from ramen.data.corruptions import CORRUPTIONS
 
 
-def write_cifar_c(folder, count=4, classes=10, corruptions=names.CORRUPTIONS, severities=5):
+def write_cifar_c(folder, count=4, classes=10, corruptions=CORRUPTIONS, severities=5):
     """Every picture's red channel tells its row, its green one its severity, its blue one its corruption."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = np.tile(np.arange(count) * 7 % classes, severities)

@@ -9,6 +9,7 @@ import torch
 from layouts import write_cifar_c
 
 from ramen.data import names
+from ramen.data.corruptions import CORRUPTIONS
 from ramen.data.reading import DataError
 from ramen.data.registry import load, read
 from ramen.data.stored import ArrayPictures
@@ -22,7 +23,7 @@ def errors(root, **options):
 def test_a_severity_is_its_own_rows(tmp_path, severity):
     labels = write_cifar_c(tmp_path)
     data = load("cifar10c", tmp_path, severity=severity)
-    assert [domain.name for domain in data.domains] == list(names.CORRUPTIONS)
+    assert [domain.name for domain in data.domains] == list(CORRUPTIONS)
     assert data.classes == names.CIFAR10
     assert data.identity == {"severity": severity}
     assert len(data) == 15 * 4

@@ -6,7 +6,7 @@ import pytest
 from layouts import touch_imagenet_c, wnids, write_tree
 from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
-from ramen.data import names
+from ramen.data.corruptions import CORRUPTIONS
 from ramen.data.reading import DataError
 from ramen.data.registry import load, read
 
@@ -81,7 +81,7 @@ def test_unknown_class_folder(tmp_path):
 
 
 def test_a_set_of_ones_own_in_this_layout(tmp_path):
-    write_tree(tmp_path, [f"{name}/3" for name in names.CORRUPTIONS], ["red_fox", "bear"])
+    write_tree(tmp_path, [f"{name}/3" for name in CORRUPTIONS], ["red_fox", "bear"])
     data = load("imagenetc", tmp_path, severity=3)
     assert data.classes == ("bear", "red fox")
     assert data.identity == {"severity": 3, "class_names": "folders"}

@@ -74,8 +74,10 @@ def test_stream_is_balanced_shuffled_and_decided_by_its_seed():
     assert not stream.pixels.equal(mixed_stream(["cat", "house"], 6, seed=4).pixels)
 
 
-def test_domains_are_all_corruptions_and_all_unseen_styles():
-    assert tuple(CORRUPTIONS) + tuple(styles.UNSEEN) == DOMAINS
+def test_domains_are_all_corruptions_but_frost_and_all_unseen_styles():
+    corruptions = [name for name in CORRUPTIONS if name != "frost"]
+    assert len(corruptions) == 14
+    assert (*corruptions, *styles.UNSEEN) == DOMAINS
     assert not set(styles.UNSEEN) & set(styles.TRAINED)
     done = []
     mixed_stream(["cat"], 2, seed=0, progress=done.append)

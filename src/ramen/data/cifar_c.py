@@ -14,6 +14,7 @@ import numpy as np
 from ramen import checks
 from ramen.data import archives, names
 from ramen.data.archives import Archive
+from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from ramen.data.dataset import Domain, Labels
 from ramen.data.reading import Reading, choose_domains, find_root
 from ramen.data.stored import ArrayPictures, open_array
@@ -42,7 +43,7 @@ def _read(
     domains: Sequence[str] | None,
 ) -> Reading:
     checks.integer("severity", severity, 1, 5)
-    chosen = choose_domains(domains, names.CORRUPTIONS, names.CORRUPTIONS + names.EXTRA_CORRUPTIONS)
+    chosen = choose_domains(domains, CORRUPTIONS, CORRUPTIONS + EXTRA_CORRUPTIONS)
     parts = [LABELS, f"severity_{severity}", *(f"{corruption}.npy" for corruption in chosen)]
     root = find_root(root, [Path(archive.file).stem], parts)
     reading = Reading(name, root, classes, identity={"severity": severity})

@@ -8,7 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: list, verify, download.")
+from ramen.data.make_command import make
+
+app = typer.Typer(no_args_is_help=True, help="Data sets: list, verify, download, make.")
+app.command("make")(make)
 
 _Json = Annotated[
     bool, typer.Option("--json", help="Results on standard output, everything else on standard error.")

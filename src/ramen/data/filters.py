@@ -13,6 +13,8 @@ Images = NDArray[np.float32]
 Indices = NDArray[np.intp]
 Places = NDArray[np.floating | np.integer]
 
+_MANY_TAPS = 64  # of a kernel; beyond, a Fourier transform is faster
+
 
 def nearest(indices: Indices, length: int) -> Indices:
     """Beyond the edge: the edge's pixel."""
@@ -89,7 +91,7 @@ def linear_matrix(places: NDArray[np.floating], length: int) -> NDArray[np.float
 
 
 def convolve(images: Images, kernel: NDArray[np.floating], edge: Edge = mirrored) -> Images:
-    """Correlation of every channel with an odd square kernel; only its non-zero taps cost."""
+    """Correlation of every channel with an odd square kernel; of a small one only the non-zero taps cost."""
     reach = len(kernel) // 2
     height, width = images.shape[1:3]
     rows, columns = (
@@ -98,6 +100,12 @@ def convolve(images: Images, kernel: NDArray[np.floating], edge: Edge = mirrored
     )
     padded = images[:, rows[:, None], columns]
     result = np.zeros_like(images)
+    if np.count_nonzero(kernel) > _MANY_TAPS:
+        turned = np.conj(np.fft.rfft2(kernel, padded.shape[1:3]))[..., None]
+        for number, image in enumerate(padded.astype(np.float64)):  # one at a time: the transform is large
+            product = np.fft.rfft2(image, axes=(0, 1)) * turned
+            result[number] = np.fft.irfft2(product, image.shape[:2], axes=(0, 1))[:height, :width]
+        return result
     for y, x in np.argwhere(kernel):
         result += np.float32(kernel[y, x]) * padded[:, y : y + height, x : x + width]
     return result

@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ramen import checks
-from ramen.data import archives, names, trees
+from ramen.data import archives, trees
+from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from ramen.data.dataset import Domain
 from ramen.data.reading import Reading, choose_domains, find_root, listed
 from ramen.data.stored import FilePictures
@@ -87,7 +88,7 @@ def _start(
     name: str, root: Path, severity: int, domains: Sequence[str] | None
 ) -> tuple[Reading, dict[str, Path]]:
     checks.integer("severity", severity, 1, 5)
-    chosen = choose_domains(domains, names.CORRUPTIONS, names.CORRUPTIONS + names.EXTRA_CORRUPTIONS)
+    chosen = choose_domains(domains, CORRUPTIONS, CORRUPTIONS + EXTRA_CORRUPTIONS)
     root = find_root(root, FOLDERS, chosen)
     reading = Reading(name, root, identity={"severity": severity})
     return reading, {corruption: root / corruption / str(severity) for corruption in chosen}
@@ -106,7 +107,7 @@ def _beside(root: Path, given: str | os.PathLike[str] | None, known: str) -> Pat
 
 def _class_numbers(reading: Reading, severity: int, given: str | os.PathLike[str] | None) -> dict[str, int]:
     """Number the class folders and name the classes; the identity tells where the names came from."""
-    corruptions = names.CORRUPTIONS + names.EXTRA_CORRUPTIONS
+    corruptions = CORRUPTIONS + EXTRA_CORRUPTIONS
     folders = trees.class_folders(reading.root / name / str(severity) for name in corruptions)
     file = _beside(reading.root, given, NAMES_FILE)
     if file is not None:

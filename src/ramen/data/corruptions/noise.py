@@ -1,0 +1,27 @@
+"""Noise of the sensor and of the light."""
+
+import numpy as np
+
+from ramen.data.corruptions.pixels import Random
+from ramen.data.filters import Images
+
+
+def gaussian_noise(x: Images, sigma: float, rng: Random) -> Images:
+    """Every value moves by a normal number."""
+    return x + np.float32(sigma) * rng.standard_normal(x.shape, dtype=np.float32)
+
+
+def shot_noise(x: Images, photons: float, rng: Random) -> Images:
+    """Every value is a count of few photons."""
+    return (rng.poisson(x * photons) / photons).astype(np.float32)
+
+
+def impulse_noise(x: Images, amount: float, rng: Random) -> Images:
+    """Some values become black or white."""
+    hit, salt = rng.random(x.shape) <= amount, rng.random(x.shape) < 0.5
+    return np.where(hit, salt, x).astype(np.float32)
+
+
+def speckle_noise(x: Images, sigma: float, rng: Random) -> Images:
+    """Every value moves by a normal number in proportion to itself."""
+    return x + x * (np.float32(sigma) * rng.standard_normal(x.shape, dtype=np.float32))

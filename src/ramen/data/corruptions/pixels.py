@@ -1,0 +1,18 @@
+"""Between the bytes of a picture and numbers in [0, 1]."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramen.data.filters import Images
+
+Random = np.random.Generator
+
+
+def as_floats(pixels: NDArray[np.uint8]) -> Images:
+    """Bytes as numbers in [0, 1]."""
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def as_bytes(x: Images) -> NDArray[np.uint8]:
+    """Truncated, not rounded, as the released files are; the small amount undoes division by 255."""
+    return np.asarray(np.clip(x, 0, 1) * 255 + 1e-3).astype(np.uint8)
