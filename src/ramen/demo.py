@@ -25,7 +25,7 @@ from ramen.tiny.shapes import OBJECTS
 from ramen.tiny.stream import DOMAINS, Stream, mixed_stream
 
 BATCH = 100
-PER_DOMAIN, PER_DOMAIN_QUICK = 300, 30
+PER_DOMAIN, PER_DOMAIN_QUICK = 300, 24
 ZERO_SHOT = "ensemble"  # no adaptation
 METHODS = ("entmin", "tent", "ramen")
 TITLES = {"ensemble": "zero-shot", "entmin": "EntMin", "tent": "Tent", "ramen": "Ramen"}

@@ -80,9 +80,10 @@ def test_random_numbers_depend_on_the_seed_and_the_place_in_the_stream() -> None
     assert len(draws) == 400
 
 
-def test_a_method_needs_a_classifier() -> None:
+@pytest.mark.parametrize("name", ramen.list_methods())
+def test_a_method_needs_a_classifier(name: str) -> None:
     with pytest.raises(TypeError, match="classifier must be a ZeroShotClassifier, got Linear"):
-        ramen.create("tent", torch.nn.Linear(2, 2))
+        ramen.create(name, torch.nn.Linear(2, 2))
 
 
 def test_a_name_is_taken_whatever_was_imported_before() -> None:

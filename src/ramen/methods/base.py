@@ -136,9 +136,7 @@ class Method(ABC):
     retrieves: ClassVar[bool] = False
 
     def __init__(self, classifier: ZeroShotClassifier, *, seed: int = 0) -> None:
-        if not isinstance(classifier, ZeroShotClassifier):
-            raise TypeError(f"classifier must be a ZeroShotClassifier, got {type(classifier).__name__}")
-        self.classifier = classifier
+        self.classifier = check_classifier(classifier)
         self.seed = checks.integer("seed", seed, 0)
         self.images_seen = 0
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
@@ -273,6 +271,13 @@ class Method(ABC):
         self.restore({name[len(prefix) :]: state[name] for name in state if name.startswith(prefix)})
         self.images_seen = images_seen
         self._refused = torch.full_like(self._refused, refused)
+
+
+def check_classifier(classifier: object) -> ZeroShotClassifier:
+    """``classifier``, if it is one; for methods that ask it something before they are one."""
+    if not isinstance(classifier, ZeroShotClassifier):
+        raise TypeError(f"classifier must be a ZeroShotClassifier, got {type(classifier).__name__}")
+    return classifier
 
 
 def _check_tags(tags: object, batch: int) -> Tensor | None:

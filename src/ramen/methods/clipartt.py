@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ramen import checks, prompts
 from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import MethodInfo
+from ramen.methods.base import MethodInfo, check_classifier
 from ramen.methods.contrastive import Contrastive, Steps
 from ramen.methods.registry import register
 from ramen.text_cache import TextCache
@@ -76,7 +76,7 @@ class Clipartt(Contrastive):
         seed: int = 0,
     ) -> None:
         (self.template,) = prompts.check_templates([template])
-        if classifier.encode_text is None:
+        if check_classifier(classifier).encode_text is None:
             raise ValueError(
                 "method 'clipartt' writes prompts and needs a text encoder: give the ZeroShotClassifier "
                 "encode_text=..."

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ramen import checks, prompts
 from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import MethodInfo
+from ramen.methods.base import MethodInfo, check_classifier
 from ramen.methods.contrastive import Contrastive, Steps
 from ramen.methods.registry import register
 
@@ -77,7 +77,7 @@ class Watt(Contrastive):
         seed: int = 0,
     ) -> None:
         self.templates = None if templates is None else prompts.check_templates(templates)
-        embeddings = _template_embeddings(classifier, self.templates)
+        embeddings = _template_embeddings(check_classifier(classifier), self.templates)
         super().__init__(
             classifier,
             prompts.average_templates(embeddings),
