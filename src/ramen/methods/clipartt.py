@@ -76,12 +76,12 @@ class Clipartt(Contrastive):
         seed: int = 0,
     ) -> None:
         (self.template,) = prompts.check_templates([template])
-        if check_classifier(classifier).encode_text is None:
+        encode_text, like = check_classifier(classifier).encode_text, classifier.class_embeddings
+        if encode_text is None:
             raise ValueError(
                 "method 'clipartt' writes prompts and needs a text encoder: give the ZeroShotClassifier "
                 "encode_text=..."
             )
-        encode_text, like = classifier.encode_text, classifier.class_embeddings
         super().__init__(
             classifier,
             prompts.embed_classes(encode_text, classifier.classes, [self.template])[:, 0].to(like),
