@@ -50,7 +50,7 @@ def test_what_is_saved_and_printed(quick):
         assert image.width > 1500
         pixels = np.asarray(image.convert("RGB").resize((64, 48))).reshape(-1, 3)
         assert len(np.unique(pixels, axis=0)) > 300  # not an empty page
-    for word in ("zero-shot", "EntMin", "Tent", "Ramen", "stained glass", "average", "±", "times chance"):
+    for word in ("zero-shot", "EntMin", "Tent", "Ramen", "stained glass", "Average", "±", "times chance"):
         assert word in text
     for word in ("figure.png", "results.json", "from_open_clip", "accuracy so far", "images/s"):
         assert word in text

@@ -105,7 +105,8 @@ def run(
         ]
 
     results = _results(runs, stream, names, seed)
-    console.print(_table(results))
+    console.print(_domain_table(results))
+    console.print(_summary_table(results))
     for method, share in results["same_domain_share"].items():
         chance = results["chance_share"]
         console.print(
@@ -223,22 +224,29 @@ def _results(runs: Sequence[Run], stream: Stream, names: Sequence[str], seed: in
     }
 
 
-def _table(results: dict[str, Any]) -> Table:
-    methods = results["methods"]
-    classes = len(results["classes"])
+def _domain_table(results: dict[str, Any]) -> Table:
+    methods, classes = results["methods"], len(results["classes"])
     table = Table(title=f"Accuracy on a mixed stream of {results['images']:,} drawings, {classes} classes")
-    table.add_column("domain")
+    table.add_column("domain", no_wrap=True)
     for name in methods:
-        table.add_column(title(name), justify="right")
+        table.add_column(title(name), justify="right", overflow="fold")
     for domain in DOMAINS:
         values = [entry["domains"][domain] for entry in methods.values()]
         best = max(values)
         cells = [f"[bold]{v:.1f}[/]" if v == best and min(values) < best else f"{v:.1f}" for v in values]
         table.add_row(domain.replace("_", " "), *cells)
-    table.add_section()
-    table.add_row("[bold]average[/]", *(f"[bold]{entry['average']:.2f}[/]" for entry in methods.values()))
-    differences = [scoring.Difference(**entry["difference"]) for entry in methods.values()]
-    table.add_row("difference to zero-shot, 95 %", "", *map(str, differences[1:]))
+    return table
+
+
+def _summary_table(results: dict[str, Any]) -> Table:
+    table = Table(title="Average over domains")
+    for column in ("method", "accuracy", "difference to zero-shot, 95 %", "images a second"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for name, entry in results["methods"].items():
+        difference = "" if name == ZERO_SHOT else str(scoring.Difference(**entry["difference"]))
+        table.add_row(
+            title(name), f"[bold]{entry['average']:.2f}[/]", difference, f"{1000 / entry['ms_an_image']:,.0f}"
+        )
     return table
 
 
