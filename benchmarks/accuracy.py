@@ -38,6 +38,7 @@ from rich.table import Table
 from safetensors.torch import load_file
 
 import ramen
+from ramen import scoring
 
 PROTOCOLS = ("mixed", "single")
 PRESETS = Path(__file__).with_name("cifar10c.toml")
@@ -208,19 +209,15 @@ def run_once(
         refused += method.images_refused
         method.reset()
     progress.remove_task(task)
-    per_domain = _per_domain(torch.cat(hits).double(), stream.domain[order], stream.domains)
+    accuracies = scoring.domain_accuracies(torch.cat(hits), stream.domain[order], len(stream.domains))
+    found = zip(stream.domains, accuracies.tolist(), strict=True)
+    per_domain = {name: accuracy for name, accuracy in found if not math.isnan(accuracy)}
     return {
         "accuracy": float(np.mean(list(per_domain.values()))),
         "per_domain": per_domain,
         "same_domain": 100 * same / possible if possible else None,
         "milliseconds_an_image": 1000 * spent / len(order),
         "refused": refused,
-    }
-
-
-def _per_domain(hits: torch.Tensor, domain: torch.Tensor, names: list[str]) -> dict[str, float]:
-    return {
-        name: 100 * hits[domain == d].mean().item() for d, name in enumerate(names) if (domain == d).any()
     }
 
 
