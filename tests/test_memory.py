@@ -9,6 +9,7 @@ from naive_memory import Entry, NaiveMemory, aggregate, weight
 from torch import Tensor
 
 from ramen import memory as memory_module
+from ramen.kernels import nearest
 from ramen.memory import Memory, Selection, Staged
 
 WIDTH, SIZE, BETA = 4, 3, 2.0
@@ -227,7 +228,7 @@ def test_distances_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch(torch.Generator().manual_seed(4), 20, 3)
     memory.insert(memory.stage(**batch))
     at_once = memory.select(batch["embeddings"], 4)
-    monkeypatch.setattr(memory_module, "_DISTANCE_BYTES", 1)
+    monkeypatch.setattr(nearest, "_DISTANCE_BYTES", 1)
     assert torch.equal(memory.select(batch["embeddings"], 4).distances, at_once.distances)
 
 

@@ -17,6 +17,30 @@ def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
     return affine - lr * direction.to(affine.dtype)
 
 
+def sample_gradients(
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One forward and one backward pass of a batch in which every image has its own norm parameters.
+
+    Args:
+        classifier: What encodes.
+        images: The batch.
+        affine: The norm parameters ``(G,)`` that all images start from; the pretrained ones if not given.
+
+    Returns:
+        Embeddings ``(B, d)``, logits ``(B, C)``, entropies ``(B,)``, and the gradients ``(B, G)``: row ``i``
+        is that of image ``i``'s entropy alone.
+    """
+    start = classifier.encoder.base if affine is None else affine.detach()
+    with torch.enable_grad():
+        rows = start.expand(len(images), -1).requires_grad_()
+        embeddings = classifier.encode(images, rows)
+        logits = classifier.logits(embeddings)
+        entropies = entropy(logits)
+        gradients = classifier.gradient(entropies.sum(), rows)
+    return embeddings.detach(), logits.detach(), entropies.detach(), gradients
+
+
 def entropy_gradient(
     classifier: ZeroShotClassifier,
     images: Tensor,
@@ -136,7 +160,4 @@ def refuse_overflowing(
 
 def _gradient_of_each(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> Tensor:
     """The gradient ``(B, G)`` of every image's own entropy."""
-    with torch.enable_grad():
-        rows = affine.detach().expand(len(images), -1).requires_grad_()
-        entropies = entropy(classifier.logits(classifier.encode(images, rows)))
-        return classifier.gradient(entropies.sum(), rows)
+    return sample_gradients(classifier, images, affine)[3]

@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen import norms
+from ramen import checks, norms
 from ramen.devices import parse_device, parse_dtype, plain_numerics
-from ramen.probe import pooled, probe
+from ramen.kernels.norm import Place
+from ramen.probe import pooled, probe, relative_error
 from ramen.scaling import GradientScaling
 from ramen.statistics import LayerStatistics, Statistics
+from ramen.transformer import NotCoveredError, Transformer, TransformerPasses
 
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
 
@@ -52,6 +54,8 @@ class AffineEncoder:
             Without it the module's own ``image_size`` decides, or the first call's images.
         device: Where to compute; the module's own device if not given.
         dtype: Type of all weights but the norm layers'; the module's own if not given.
+        fast: Whether a tower that ``ramen.transformer`` covers is computed by its passes, which agree with
+            the module's own to rounding.
 
     Attributes:
         base: The pretrained flat vector ``(G,)``, fp32 (fp64 for a double encoder).
@@ -59,6 +63,7 @@ class AffineEncoder:
         base_statistics: The running statistics of all adapted BatchNorm layers in module order, means in the
             first row and variances in the second, ``(2, channels)``; no channels where there is no BatchNorm.
         image_size: Height and width that the module states it takes, or None.
+        path: How it computes: "transformer", or "plain" and why.
 
     >>> from torch import nn
     >>> encoder = AffineEncoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4)))
@@ -76,6 +81,7 @@ class AffineEncoder:
         example: Tensor | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        fast: bool = True,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
@@ -87,11 +93,13 @@ class AffineEncoder:
         self.image_size = _stated_size(module)
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
+        self._transformer: Transformer | None = None
         self._build(module, frozenset())
         shape = _example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
             self._build(module, blind)
             self._probe(shape)
+        self._write_out(checks.flag("fast", fast), shape)
 
     # -- the function -------------------------------------------------------------------------------
 
@@ -112,6 +120,11 @@ class AffineEncoder:
             return F.normalize(scaling.enter(features), dim=-1)
         features = self.features(images, affine, statistics=statistics)
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it computes by written-out passes."""
+        return self._transformer is not None
 
     def features(
         self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
@@ -192,14 +205,44 @@ class AffineEncoder:
         """Look where the images are; returns the norm layers that see none, if there are any."""
         assert self._owner is not None
         dtype = _weight_dtype(self._owner)
-        half = {self.dtype, dtype} & {torch.float16, torch.bfloat16}
-        finding = probe(
-            self._owner, dtype, self._norms, self._forward, self.base, image_shape, 0.05 if half else 1e-3
-        )
+        tolerance = _tolerance({self.dtype, dtype}, self.device)
+        finding = probe(self._owner, dtype, self._norms, self._forward, self.base, image_shape, tolerance)
         if not finding.blind:
             self.embed_dim = finding.embed_dim
             self._owner = None
         return finding.blind
+
+    @torch.no_grad()
+    def _write_out(self, fast: bool, image_shape: tuple[int, ...] | None) -> None:
+        """Take the written-out passes of the tower, if it is covered and they agree with it."""
+        self.path = "plain: fast=False"
+        if not fast:
+            return
+        try:
+            transformer = Transformer(self._module, self._norms, self._places(), len(self.base))
+        except NotCoveredError as reason:
+            self.path = f"plain: {reason}"
+            return
+        if image_shape is not None:
+            generator = torch.Generator().manual_seed(0)
+            pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
+            ours, _ = transformer.forward(pair.to(self.device, self.dtype), self.base, keep=False)
+            error = relative_error(ours, self._forward(pair, self.base))
+            if not error <= _tolerance({self.dtype}, self.device):
+                self.path = f"plain: the written-out passes differ from it by {error:.1%}"
+                warnings.warn(f"{type(self._module).__name__} is computed {self.path}", stacklevel=5)
+                return
+        self._transformer = transformer
+        self.path = "transformer"
+
+    def _places(self) -> dict[str, Place]:
+        starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
+        return {
+            name: Place(
+                starts.get((name, "weight")), starts.get((name, "bias")), norm.param_shape.numel(), norm.eps
+            )
+            for name, norm in self._norms.items()
+        }
 
     # -- one call -----------------------------------------------------------------------------------
 
@@ -215,6 +258,12 @@ class AffineEncoder:
         return affine.to(self.base.dtype)
 
     def _forward(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
+        if self._transformer is not None and statistics is None and not images.requires_grad:
+            images = images.to(self.device, self.dtype)
+            if torch.is_grad_enabled() and affine.requires_grad:
+                written_out: Tensor = TransformerPasses.apply(images, affine, self._transformer)
+                return written_out
+            return self._transformer.forward(images, affine, keep=False)[0]
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
         shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
@@ -251,6 +300,14 @@ def _weight_dtype(module: nn.Module) -> torch.dtype:
         if parameter.is_floating_point():
             sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
     return max(sizes, key=lambda dtype: sizes[dtype])
+
+
+def _tolerance(dtypes: set[torch.dtype], device: torch.device) -> float:
+    """How far two ways to compute the same features may be apart, relative to their size."""
+    if dtypes & {torch.float16, torch.bfloat16}:
+        return 0.05
+    # torch lets convolutions on a GPU round their factors to the ten bits of TF32
+    return 5e-3 if device.type == "cuda" else 1e-3
 
 
 def _stated_size(module: nn.Module) -> tuple[int, int] | None:

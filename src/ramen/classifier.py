@@ -14,6 +14,7 @@ from ramen import prompts
 from ramen.affine import AffineEncoder
 from ramen.checks import number
 from ramen.devices import parse_device, parse_dtype, plain_numerics
+from ramen.graphs import Recorder
 from ramen.loading import TextEncoder, load_open_clip, text_encoder
 from ramen.preprocess import Picture, Preprocess
 from ramen.statistics import Statistics
@@ -32,6 +33,9 @@ class ZeroShotClassifier:
         encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
         device: Where to compute; the encoder's own device if not given.
         dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
+        compile: Whether to compute by written-out passes (``ramen.transformer``) and, on a GPU, CUDA graphs
+            (``ramen.graphs``), which agree with the encoder's own forward pass and autograd to rounding.
+            ``"auto"`` does so where the encoder is covered, True insists on it, False is the encoder's own.
 
     Attributes:
         class_embeddings: One unit vector a class, ``(C, d)``.
@@ -52,7 +56,9 @@ class ZeroShotClassifier:
         encode_text: TextEncoder | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        compile: bool | str = "auto",
     ) -> None:
+        self.compile = _check_compile(compile)
         self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
         _check_embeddings(class_embeddings)
         count = len(class_embeddings)
@@ -69,7 +75,7 @@ class ZeroShotClassifier:
             )
         self._preprocess = preprocess
         self.encode_text = encode_text
-        self.encoder = _wrap(encoder, preprocess, device, dtype)
+        self.encoder = _wrap(encoder, preprocess, device, dtype, self.compile)
 
         vectors = class_embeddings.detach().to(self.device, torch.promote_types(self.dtype, torch.float32))
         self.template_embeddings = F.normalize(vectors, dim=-1) if vectors.ndim == 3 else None
@@ -181,6 +187,10 @@ class ZeroShotClassifier:
         """The gradient of ``loss`` with respect to ``affine``; see ``AffineEncoder.gradient``."""
         return self.encoder.gradient(loss, affine)
 
+    def recorder(self) -> Recorder:
+        """For a method's functions of tensors that may become CUDA graphs, if ``compile`` lets them."""
+        return Recorder(enabled=bool(self.compile))
+
     def _check_width(self) -> None:
         width, expected = self.class_embeddings.shape[-1], self.encoder.embed_dim
         if expected is not None and width != expected:
@@ -206,6 +216,7 @@ class ZeroShotClassifier:
         preprocess: Preprocess | None = None,
         quick_gelu: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
+        compile: bool | str = "auto",
     ) -> "ZeroShotClassifier":
         """Load a model of open_clip and embed the classes with its text tower.
 
@@ -221,12 +232,14 @@ class ZeroShotClassifier:
                 model that was trained otherwise (SigLIP, for one) it must be said.
             quick_gelu: Whether the model was trained with that activation; likewise known for tags.
             cache_dir: Where open_clip keeps what it downloads.
+            compile: As in ``ZeroShotClassifier``.
         """
+        compile = _check_compile(compile)
         names, templates = prompts.check_classes(classes), prompts.check_templates(templates)
         device, dtype = parse_device(device), parse_dtype(dtype)
         clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
         image_tower = clip.visual
-        encoder = AffineEncoder(image_tower, device=device, dtype=dtype)
+        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fast=bool(compile))
         if preprocess is None:
             preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
         if logit_scale is None:
@@ -241,7 +254,14 @@ class ZeroShotClassifier:
             templates=templates,
             preprocess=preprocess,
             encode_text=encode_text,
+            compile=compile,
         )
+
+
+def _check_compile(value: object) -> bool | str:
+    if value is not True and value is not False and value != "auto":
+        raise ValueError(f"compile must be True, False or 'auto', got {value!r}")
+    return value
 
 
 def _wrap(
@@ -249,13 +269,17 @@ def _wrap(
     preprocess: Preprocess | None,
     device: str | torch.device | None,
     dtype: str | torch.dtype | None,
+    compile: bool | str,
 ) -> AffineEncoder:
     if isinstance(encoder, AffineEncoder):
         if device is not None or dtype is not None:
             raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
-        return encoder
-    example = None if preprocess is None else torch.empty(1, 3, *preprocess.size, device="meta")
-    return AffineEncoder(encoder, example=example, device=device, dtype=dtype)
+    else:
+        example = None if preprocess is None else torch.empty(1, 3, *preprocess.size, device="meta")
+        encoder = AffineEncoder(encoder, example=example, device=device, dtype=dtype, fast=bool(compile))
+    if compile is True and not encoder.is_fast:
+        raise ValueError(f"compile=True: this encoder has no written-out passes ({encoder.path})")
+    return encoder
 
 
 def _check_embeddings(embeddings: object) -> None:

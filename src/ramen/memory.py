@@ -21,10 +21,11 @@ from ramen.aggregate import weighted_rows
 from ramen.codecs import CODECS
 from ramen.devices import free_bytes, plain_numerics, readable_bytes
 from ramen.hashing import pair_scores
-from ramen.pool import Column, RowPool, expect
+from ramen.kernels.nearest import distances as distances_to
+from ramen.kernels.nearest import nearest
+from ramen.pool import Column, RowPool, aligned, expect
 
 _SPARE_ROW = 0
-_DISTANCE_BYTES = 64 * 2**20  # the most that is spread out at a time to compute distances
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Memory:
         }
         needed = {self.device: sum(index.values())}
         for column in self.columns.values():
-            needed[column.device] = needed.get(column.device, 0) + (self.slots + 1) * column.row_bytes
+            needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes
         return needed
 
     def _index_spec(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -153,7 +154,7 @@ class Memory:
         """Forget everything and give the rows back."""
         self.seen = 0  # images offered so far, stored or not
         self._rows = 1  # rows that may be in use; exact on the CPU, an upper bound elsewhere
-        self._pool = RowPool(self.columns, self.slots + 1)
+        self._pool = RowPool(self.columns, aligned(self.slots + 1))
         self._index = {
             name: torch.zeros(shape, dtype=dtype, device=self.device)
             for name, (shape, dtype) in self._index_spec().items()
@@ -286,6 +287,20 @@ class Memory:
             draw: A seed and the queries' stream numbers: choose uniformly at random instead of by similarity.
         """
         queries = queries.to(self.device, torch.float32)
+        if staged is None and draw is None:
+            chosen, valid, distances = nearest(
+                queries, self._pool["embeddings"], self._rows, self._held_rows(), topk
+            )
+        else:
+            chosen, valid = self._chosen_one_by_one(queries, topk, staged, draw)
+            distances = distances_to(queries, self._column("embeddings", staged), chosen)
+        columns = {n: self._column(n, staged)[chosen] for n in ("entropies", "tags", "numbers")}
+        return Selection(chosen, valid, distances, **columns)
+
+    def _chosen_one_by_one(
+        self, queries: Tensor, topk: int, staged: Staged | None, draw: tuple[int, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Where every query sees other entries, or entries are drawn."""
         rows, visible = self._candidates(staged, len(queries))
         held = rows.clamp_min(_SPARE_ROW)
         if draw is None:
@@ -296,18 +311,20 @@ class Memory:
         best = scores.masked_fill(~visible, -torch.inf).topk(min(topk, rows.shape[1]), dim=2)
         valid = best.values > -torch.inf
         chosen = rows.expand(len(queries), -1, -1).gather(2, best.indices)
-        chosen = torch.where(valid, chosen, _SPARE_ROW)
-        columns = {n: self._column(n, staged)[chosen] for n in ("entropies", "tags", "numbers")}
-        return Selection(chosen, valid, self._distances(queries, chosen, staged), **columns)
+        return torch.where(valid, chosen, _SPARE_ROW), valid
+
+    def _held_rows(self) -> Tensor:
+        """The row in each slot of each queue, as far as any queue can be filled by now."""
+        fullest = int(self._index["counts"].max()) if self.device.type == "cpu" else self.seen
+        width = max(1, min(self.capacity, fullest))
+        return self._index["table"][:-1].view(self.queues, self.capacity)[:, :width]
 
     def _candidates(self, staged: Staged | None, queries: int) -> tuple[Tensor, Tensor]:
         """Rows ``(queues, width)`` that may be chosen, and which query sees them."""
-        counts = self._index["counts"]
-        fullest = int(counts.max()) if self.device.type == "cpu" else self.seen
-        width = max(1, min(self.capacity, fullest))
-        rows = self._index["table"][:-1].view(self.queues, self.capacity)[:, :width]
+        rows = self._held_rows()
         if staged is None:
             return rows, (rows >= 0).expand(queries, -1, -1)
+        counts, width = self._index["counts"], rows.shape[1]
         own_rows = self._rows + torch.arange(queries, device=self.device).expand(self.queues, -1)
         masks = fifo_order.visible_causally(staged.queues, staged.keep, counts, self.capacity, width)
         return torch.cat([rows, own_rows], 1), torch.cat(masks, 2)
@@ -317,22 +334,12 @@ class Memory:
         column = self._pool[name][: self._rows]
         return column if staged is None else torch.cat([column, getattr(staged, name)])
 
-    def _distances(self, queries: Tensor, rows: Tensor, staged: Staged | None) -> Tensor:
-        """Euclidean distances, from differences: products would leave no digit of a distance near zero."""
-        embeddings = self._column("embeddings", staged)
-        slab = max(1, _DISTANCE_BYTES // (4 * rows[0].numel() * queries.shape[1]))
-        parts = [
-            (query[:, None, None, :] - embeddings[chosen]).norm(dim=-1)
-            for query, chosen in zip(queries.split(slab), rows.split(slab), strict=True)
-        ]
-        return torch.cat(parts)
-
     def aggregate(self, selection: Selection, weights: Tensor, *, staged: Staged | None = None) -> Tensor:
         """The weighted sum of the selected gradients, ``(B, G)`` in fp32 on the memory's device."""
         rows = selection.rows.flatten(1)
         weights = torch.where(selection.valid, weights, 0).flatten(1) * self._column("scales", staged)[rows]
         rows, weights = rows.to(self.gradient_device), weights.to(self.gradient_device)
-        pool = self._pool["gradients"][: self._rows]
+        pool = self._pool["gradients"][: aligned(self._rows)]
         if staged is None:
             return weighted_rows(pool, rows, weights).to(self.device)
         own = rows >= self._rows

@@ -6,6 +6,15 @@ import torch
 from torch import Tensor
 
 
+def aligned(rows: int) -> int:
+    """The next multiple of eight: products of matrices with odd sizes are many times slower.
+
+    >>> aligned(75_001)
+    75008
+    """
+    return -(-rows // 8) * 8
+
+
 @dataclass(frozen=True)
 class Column:
     """Type, place and width of one column; width 0 is one number a row."""
@@ -55,7 +64,7 @@ class RowPool:
         while size // 2 >= rows:
             size //= 2
         for name in self._tensors:
-            self._grow(name, size)
+            self._grow(name, min(self.limit, aligned(size)))
 
     def _grow(self, name: str, rows: int) -> None:
         column, old = self.columns[name], self._tensors[name]

@@ -142,7 +142,7 @@ def _compare_with_original(
         )
     if not expected.isfinite().all():
         raise ValueError(f"{type(owner).__name__} cannot be wrapped: its own output is not finite")
-    error = _relative_error(features, expected)
+    error = relative_error(features, expected)
     if not error <= tolerance:
         raise ValueError(
             f"{type(owner).__name__} cannot be wrapped: with its norm layers replaced its output differs "
@@ -163,7 +163,7 @@ def _compare_rows(
     rows = base + 0.05 * noise
     together = forward(pair, rows)
     alone = torch.cat([forward(pair[i : i + 1], rows[i : i + 1]) for i in range(2)])
-    error = _relative_error(together, alone)
+    error = relative_error(together, alone)
     if not error <= tolerance:
         raise ValueError(
             f"{type(owner).__name__} cannot be wrapped: an image's output depends on the other images of its "
@@ -171,7 +171,8 @@ def _compare_rows(
         )
 
 
-def _relative_error(value: Tensor, expected: Tensor) -> float:
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    """The size of the difference, divided by the size of what is expected."""
     difference = (value.float() - expected.float()).norm() / expected.float().norm().clamp_min(1e-12)
     return float(difference)
 

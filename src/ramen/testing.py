@@ -404,6 +404,7 @@ class _Counting(ZeroShotClassifier):
 
     def __init__(self, original: ZeroShotClassifier) -> None:
         self.__dict__.update(original.__dict__)
+        self.compile = False  # a replayed graph makes no calls that could be counted
         self.forwards: list[int] = []
         self.backwards: list[int] = []
 

@@ -4,18 +4,19 @@ Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with A
 CVPR 2026.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ramen import checks
 from ramen import fifo as fifo_order
-from ramen.adaptation import sign_step
+from ramen.adaptation import sample_gradients, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.codecs import CODECS
 from ramen.memory import Memory, Selection
 from ramen.methods.base import Answer, Method, MethodInfo, Support
 from ramen.methods.registry import register
-from ramen.objectives import entropy
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
@@ -113,19 +114,16 @@ class Ramen(Method):
             device="cpu" if self.placement == "cpu" else classifier.device,
             gradient_device="cpu" if self.placement == "split" else None,
         )
+        recorder = classifier.recorder()
+        self._at_pretrained_weights = recorder.record(partial(sample_gradients, classifier))
+        self._at_own_weights = recorder.record(self._logits)
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """The five steps of the paper, for a batch at once."""
-        clf, base = self.classifier, self.classifier.encoder.base
+        base = self.classifier.encoder.base
 
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
-        with torch.enable_grad():
-            affine = base.expand(len(images), -1).detach().requires_grad_()
-            embeddings = clf.encode(images, affine)
-            zero_shot = clf.logits(embeddings)
-            entropies = entropy(zero_shot)
-            gradients = clf.gradient(entropies.sum(), affine)
-        embeddings, zero_shot, entropies = embeddings.detach(), zero_shot.detach(), entropies.detach()
+        embeddings, zero_shot, entropies, gradients = self._at_pretrained_weights(images)
         pseudo_labels = zero_shot.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
 
         # 2. and 3. Update the memory, retrieve each image's support set from it.
@@ -148,9 +146,12 @@ class Ramen(Method):
         adapted = sign_step(base, gradient, self.lr)
 
         # 5. Predict with each image's own weights; the pretrained ones were never touched.
-        logits = clf.logits(clf.encode(images, adapted))
+        (logits,) = self._at_own_weights(images, adapted)
         entries = _as_support(support, weights) if want_support else None
         return Answer(logits, zero_shot, batch.keep.to(base.device), entries)
+
+    def _logits(self, images: Tensor, affine: Tensor) -> tuple[Tensor]:
+        return (self.classifier.logits(self.classifier.encode(images, affine)),)
 
     def _weights(self, support: Selection) -> Tensor:
         log_weights = torch.zeros_like(support.distances)

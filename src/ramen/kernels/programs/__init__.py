@@ -1,0 +1,1 @@
+"""What runs on the GPU: one file for each of the functions in ``ramen.kernels``. Needs triton."""

@@ -1,0 +1,326 @@
+"""open_clip's vision transformer written out: forward, and backward to the norm parameters alone.
+
+The same numbers as the module's own forward pass and autograd, from the module's own weights, with less work:
+- no gradient of a weight is formed, so nothing is kept for one;
+- every norm is one kernel with the addition before it, and its backward pass writes each image's gradient of
+  weight and bias into that image's row of one table (``ramen.kernels.norm``);
+- queries, keys and values are one product, attention is one kernel;
+- where the tower pools the class token, the last block computes that token alone beyond keys and values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ramen.kernels import activation, norm
+from ramen.kernels.norm import Normalised, Place
+from ramen.norms import LayerNorm, Norm
+
+
+class NotCoveredError(Exception):
+    """A tower has a part that is not written out here; the message says which."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    first: Place
+    qkv_weight: Tensor
+    qkv_bias: Tensor | None
+    out_weight: Tensor
+    out_bias: Tensor | None
+    second: Place
+    fc_weight: Tensor
+    fc_bias: Tensor | None
+    proj_weight: Tensor
+    proj_bias: Tensor | None
+
+
+@dataclass
+class _Kept:
+    """What a block's backward pass needs of its forward pass."""
+
+    first: Normalised
+    attention: tuple[tuple[Tensor, ...], Tensor]  # its inputs, which have gradients, and its output
+    second: Normalised
+    hidden: Tensor
+
+
+@dataclass
+class Trace:
+    """What a forward pass leaves for its backward pass, which uses it up."""
+
+    affine: Tensor
+    before: Normalised | None
+    blocks: list[_Kept]
+    after: Normalised
+
+
+class Transformer:
+    """The passes of one tower.
+
+    Args:
+        module: A ``VisionTransformer`` of open_clip whose norm layers are replaced.
+        norms: The replacements, by name.
+        places: Where each of them, by name, has its parameters in the flat vector.
+        gradient_size: The length of the flat vector.
+
+    Raises:
+        NotCoveredError: The tower has a part that is not written out here.
+    """
+
+    def __init__(
+        self, module: nn.Module, norms: Mapping[str, Norm], places: Mapping[str, Place], gradient_size: int
+    ) -> None:
+        _require_plain_tower(module)
+        tower: Any = module
+        covered = {name for name, place in places.items() if isinstance(norms[name], LayerNorm)}
+        self._place = {name: places[name] for name in covered}
+        self.patch: tuple[int, int] = tuple(tower.conv1.kernel_size)
+        self.patch_weight = _padded(tower.conv1.weight.flatten(1))
+        # the class token is a token of zeros with a position of its own
+        positions = tower.positional_embedding.to(self.patch_weight.dtype, copy=True)
+        positions[0] += tower.class_embedding.to(positions.dtype)
+        self.positions = positions
+        self.before = self._required("ln_pre") if not isinstance(tower.ln_pre, nn.Identity) else None
+        self.after = self._required("ln_post")
+        self.blocks = [
+            self._block(f"transformer.resblocks.{i}", b) for i, b in enumerate(tower.transformer.resblocks)
+        ]
+        first = tower.transformer.resblocks[0]
+        self.heads: int = first.attn.num_heads
+        self.activation = _activation_kind(first.mlp.gelu)
+        self.pools_class_token = tower.pool_type == "tok"
+        self.pools_first: bool = tower.final_ln_after_pool
+        self.proj: Tensor | None = tower.proj
+        self.gradient_size = gradient_size
+        if len(places) != 2 * len(self.blocks) + 1 + (self.before is not None):
+            raise NotCoveredError("it has norm layers beside those of a plain transformer")
+
+    def _required(self, name: str) -> Place:
+        if name not in self._place:
+            raise NotCoveredError(f"its norm layer {name} is no layer norm with parameters")
+        return self._place[name]
+
+    def _block(self, name: str, block: Any) -> _Block:
+        if type(block).__name__ != "ResidualAttentionBlock" or hasattr(block, "ln_1_kv"):
+            raise NotCoveredError(f"its block {name} is a {type(block).__name__}")
+        attention = block.attn
+        if (
+            type(attention) is not nn.MultiheadAttention
+            or attention.in_proj_weight is None
+            or attention.bias_k is not None
+            or attention.add_zero_attn
+        ):
+            raise NotCoveredError(f"its block {name} has an attention of its own kind")
+        # a learned scale behind a product is a scale of the product's weights
+        out_weight, out_bias = _scaled(attention.out_proj, block.ls_1)
+        proj_weight, proj_bias = _scaled(block.mlp.c_proj, block.ls_2)
+        return _Block(
+            first=self._required(f"{name}.ln_1"),
+            qkv_weight=attention.in_proj_weight,
+            qkv_bias=attention.in_proj_bias,
+            out_weight=out_weight,
+            out_bias=out_bias,
+            second=self._required(f"{name}.ln_2"),
+            fc_weight=block.mlp.c_fc.weight,
+            fc_bias=block.mlp.c_fc.bias,
+            proj_weight=proj_weight,
+            proj_bias=proj_bias,
+        )
+
+    # -- forward ------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, Trace | None]:
+        """Features ``(B, d)``; with ``keep`` also what ``backward`` needs."""
+        x = self._tokens(images)
+        before = None
+        if self.before is None:
+            x = x + self.positions
+        else:
+            before = norm.forward(x, self.positions, affine, self.before)
+            x = before.output
+        kept: list[_Kept] = []
+        delta: Tensor | None = None
+        for number, block in enumerate(self.blocks):
+            last = self.pools_class_token and number == len(self.blocks) - 1
+            x, delta, trace = self._block_forward(block, x, delta, affine, keep, class_token_only=last)
+            if keep:
+                kept.append(trace)
+        features, after = self._pool(x, delta, affine)
+        return features, Trace(affine, before, kept, after) if keep else None
+
+    def _tokens(self, images: Tensor) -> Tensor:
+        """The class token and the patches, without their positions, ``(B, T, D)``."""
+        batch, channels, height, width = images.shape
+        down, across = self.patch
+        rows, columns = height // down, width // across
+        pixels = images[:, :, : rows * down, : columns * across]
+        pixels = pixels.reshape(batch, channels, rows, down, columns, across).permute(0, 2, 4, 1, 3, 5)
+        tokens = images.new_zeros(batch, 1 + rows * columns, self.patch_weight.shape[1])
+        patches = tokens[:, 1:, : channels * down * across]
+        patches.unflatten(1, (rows, columns)).unflatten(3, (channels, down, across)).copy_(pixels)
+        return tokens @ self.patch_weight.T
+
+    def _block_forward(
+        self,
+        block: _Block,
+        x: Tensor,
+        delta: Tensor | None,
+        affine: Tensor,
+        keep: bool,
+        class_token_only: bool,
+    ) -> tuple[Tensor, Tensor, _Kept]:
+        first = norm.forward(x, delta, affine, block.first)
+        stream = first.total
+        inputs = self._attention_inputs(block, first.output, class_token_only)
+        if class_token_only:
+            stream = stream[:, :1]
+        for tensor in inputs:
+            tensor.requires_grad_(keep)
+        with torch.set_grad_enabled(keep):
+            attended = self._attend(inputs)
+        delta = F.linear(attended.detach(), block.out_weight, block.out_bias)
+        second = norm.forward(stream, delta, affine, block.second)
+        hidden = F.linear(second.output, block.fc_weight, block.fc_bias)
+        delta = F.linear(activation.forward(hidden, self.activation), block.proj_weight, block.proj_bias)
+        return second.total, delta, _Kept(first, (inputs, attended), second, hidden)
+
+    def _attention_inputs(self, block: _Block, x: Tensor, class_token_only: bool) -> tuple[Tensor, ...]:
+        """Queries, keys and values in one tensor; or the class token's queries, and all keys and values."""
+        weight, bias, width = block.qkv_weight, block.qkv_bias, x.shape[-1]
+        if not class_token_only:
+            return (F.linear(x, weight, bias),)
+        query_bias, other_bias = (None, None) if bias is None else (bias[:width], bias[width:])
+        return F.linear(x[:, :1], weight[:width], query_bias), F.linear(x, weight[width:], other_bias)
+
+    def _attend(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Attention of queries, keys and values that lie in one tensor, or queries in one of their own."""
+        split = [
+            part
+            for tensor in inputs
+            for part in tensor.unflatten(-1, (-1, self.heads, self._head_width(inputs))).unbind(2)
+        ]
+        query, key, value = (part.transpose(1, 2) for part in split)
+        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+    def _head_width(self, inputs: Sequence[Tensor]) -> int:
+        return sum(tensor.shape[-1] for tensor in inputs) // (3 * self.heads)
+
+    def _pool(self, x: Tensor, delta: Tensor | None, affine: Tensor) -> tuple[Tensor, Normalised]:
+        if self.pools_class_token:
+            after = norm.forward(x, delta, affine, self.after)
+            pooled = after.output[:, 0]
+        elif self.pools_first:
+            total = x if delta is None else x + delta
+            after = norm.forward(total[:, 1:].mean(1, keepdim=True), None, affine, self.after)
+            pooled = after.output[:, 0]
+        else:
+            after = norm.forward(x, delta, affine, self.after)
+            pooled = after.output[:, 1:].mean(1)
+        return (pooled if self.proj is None else pooled @ self.proj), after
+
+    # -- backward -----------------------------------------------------------------------------------
+
+    def backward(self, gradient: Tensor, trace: Trace) -> Tensor:
+        """Each image's gradient of the norm parameters ``(B, G)``, given that of its features ``(B, d)``."""
+        affine = trace.affine
+        rows = torch.zeros(
+            (len(gradient), norm.CHUNKS, self.gradient_size), dtype=affine.dtype, device=affine.device
+        )
+        tokens = trace.blocks[0].first.total.shape[1]
+        stream = self._pool_backward(gradient, trace, tokens, rows)
+        for block in reversed(self.blocks):
+            stream = self._block_backward(block, trace.blocks.pop(), stream, affine, rows)
+        if trace.before is not None and self.before is not None:
+            norm.backward(stream, trace.before, affine, self.before, None, rows)
+        return rows.sum(1)
+
+    def _pool_backward(self, gradient: Tensor, trace: Trace, tokens: int, rows: Tensor) -> Tensor:
+        """The gradient of what the last block returns: all tokens, or the class token where it pools that."""
+        pooled = (gradient if self.proj is None else gradient @ self.proj.T)[:, None]
+        affine, after = trace.affine, trace.after
+        if self.pools_class_token:
+            return norm.backward(pooled, after, affine, self.after, None, rows)
+        if self.pools_first:
+            pooled = norm.backward(pooled, after, affine, self.after, None, rows)
+        spread = F.pad((pooled / (tokens - 1)).expand(-1, tokens - 1, -1), (0, 0, 1, 0))
+        return spread if self.pools_first else norm.backward(spread, after, affine, self.after, None, rows)
+
+    def _block_backward(
+        self, block: _Block, kept: _Kept, stream: Tensor, affine: Tensor, rows: Tensor
+    ) -> Tensor:
+        hidden = activation.backward(stream @ block.proj_weight, kept.hidden, self.activation)
+        stream = norm.backward(hidden @ block.fc_weight, kept.second, affine, block.second, stream, rows)
+        inputs, attended = kept.attention
+        gradients = torch.autograd.grad(attended, inputs, stream @ block.out_weight)
+        width = stream.shape[-1]
+        if len(inputs) == 1:
+            normalised = gradients[0] @ block.qkv_weight
+        else:  # the class token alone asked
+            normalised = gradients[1] @ block.qkv_weight[width:]
+            normalised[:, :1] += gradients[0] @ block.qkv_weight[:width]
+            stream = F.pad(stream, (0, 0, 0, normalised.shape[1] - 1))
+        return norm.backward(normalised, kept.first, affine, block.first, stream, rows)
+
+
+class TransformerPasses(torch.autograd.Function):
+    """A ``Transformer`` as one differentiable function of the norm parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, affine: Tensor, transformer: Transformer) -> Tensor:
+        """The features."""
+        features, ctx.trace = transformer.forward(images, affine, keep=True)
+        ctx.transformer = transformer
+        return features
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+        """The gradient of the parameters: a row an image, or their sum where all share one vector."""
+        if ctx.trace is None:
+            raise RuntimeError("a second backward pass through the same forward pass is not possible")
+        trace, ctx.trace = ctx.trace, None
+        rows = ctx.transformer.backward(gradient.contiguous(), trace)
+        return None, rows if trace.affine.ndim == 2 else rows.sum(0), None
+
+
+def _require_plain_tower(module: nn.Module) -> None:
+    if type(module).__name__ != "VisionTransformer" or not type(module).__module__.startswith("open_clip"):
+        raise NotCoveredError(f"it is a {type(module).__name__}, not open_clip's VisionTransformer")
+    tower: Any = module
+    if tower.attn_pool is not None or tower.pool_type not in ("tok", "avg"):
+        raise NotCoveredError("it pools by attention")
+    if tower.conv1.bias is not None or tower.conv1.stride != tower.conv1.kernel_size:
+        raise NotCoveredError("its patches overlap or have a bias")
+    if not isinstance(tower.patch_dropout, nn.Identity) and tower.training:
+        raise NotCoveredError("it drops patches")
+
+
+def _activation_kind(layer: nn.Module) -> str:
+    if isinstance(layer, nn.GELU):
+        return "gelu_tanh" if layer.approximate == "tanh" else "gelu"
+    if type(layer).__name__ == "QuickGELU":
+        return "quick_gelu"
+    raise NotCoveredError(f"its activation is {type(layer).__name__}")
+
+
+def _scaled(linear: nn.Linear, scale: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a product followed by a learned scale of each channel, or by nothing."""
+    if isinstance(scale, nn.Identity):
+        return linear.weight, linear.bias
+    gamma = getattr(scale, "gamma", None)
+    if type(scale).__name__ != "LayerScale" or not isinstance(gamma, Tensor):
+        raise NotCoveredError(f"a block ends in a {type(scale).__name__}")
+    wide = torch.promote_types(linear.weight.dtype, torch.float32)
+    weight = (linear.weight.to(wide) * gamma.to(wide)[:, None]).to(linear.weight.dtype)
+    bias = None if linear.bias is None else (linear.bias.to(wide) * gamma.to(wide)).to(linear.bias.dtype)
+    return weight, bias
+
+
+def _padded(weight: Tensor) -> Tensor:
+    """``weight`` with columns of zeros up to a multiple of eight, which fast products want."""
+    return F.pad(weight, (0, -weight.shape[1] % 8))

@@ -1,0 +1,74 @@
+"""Run by ``test_interpreted.py`` with Triton's interpreter: every program beside its plain torch function."""
+
+import torch
+import torch.nn.functional as F
+
+from ramen.kernels import activation, nearest, norm
+
+
+def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    images, tokens, size = 3, 11, 2 * width + 30
+    x = random(images, tokens + 2, width).to(dtype)[:, :tokens]  # images lie apart
+    delta = {"none": None, "own": random(images, tokens, width), "shared": random(tokens, width)}[with_delta]
+    delta = None if delta is None else delta.to(dtype)
+    affine = random(size) if shared else random(images, size)
+    for place in (norm.Place(7, 7 + width, width, 1e-5), norm.Place(7, None, width, 1e-5)):
+        one, two = norm._forward_torch(x, delta, affine, place), norm._forward_triton(x, delta, affine, place)
+        for name in ("total", "output", "mean", "scale"):
+            torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-3, atol=1e-5)
+        gradient = random(images, tokens, width).to(dtype)
+        skip = None if delta is None else random(images, tokens, width).to(dtype)
+        rows = [torch.zeros(images, norm.CHUNKS, size) for _ in range(2)]
+        totals = [
+            norm._backward_torch(gradient, one, affine, place, skip, rows[0]),
+            norm._backward_triton(gradient, two, affine, place, skip, rows[1]),
+        ]
+        torch.testing.assert_close(*totals, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(rows[0].sum(1), rows[1].sum(1), rtol=1e-4, atol=1e-4)
+        assert rows[1].sum(1).abs().max() > 1
+
+
+def check_activation(kind: str) -> None:
+    x = torch.linspace(-8, 8, 5001)
+    gradient = torch.randn(5001, generator=torch.Generator().manual_seed(0))
+    plain = activation.forward(x, kind), activation.backward(gradient.clone(), x, kind)
+    activation._fused = lambda x: True
+    fused = activation.forward(x, kind), activation.backward(gradient.clone(), x, kind)
+    activation._fused = lambda x: False
+    torch.testing.assert_close(fused, plain, rtol=0, atol=1e-5)
+
+
+def check_nearest(topk: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    embeddings = F.normalize(torch.randn(33, 24, generator=generator), dim=1).to(dtype)
+    queries = F.normalize(torch.randn(4, 24, generator=generator), dim=1)
+    table = torch.full((3, 10), -1)  # a full queue, one with three entries, an empty one
+    table[0], table[1, :3] = torch.arange(1, 11), torch.tensor([20, 30, 11])
+    expected = nearest.nearest(queries, embeddings, 33, table, topk)
+    rounded = queries.half().float()
+    parts = torch.cat([rounded, (queries - rounded) * nearest._REST_SCALE]) @ embeddings.float().T
+    for products in (nearest._products(queries, embeddings), parts):
+        found = nearest._nearest_triton(queries, embeddings, products, table, topk)
+        for one, two in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def main() -> None:
+    for dtype in (torch.float32, torch.float16):
+        for shared in (False, True):
+            for with_delta in ("none", "own", "shared"):
+                check_norm(dtype, shared, with_delta, width=48)
+        for topk in (1, 5):
+            check_nearest(topk, dtype)
+    check_norm(torch.float32, shared=False, with_delta="own", width=64)
+    for kind in activation.KINDS:
+        check_activation(kind)
+
+
+if __name__ == "__main__":
+    main()
