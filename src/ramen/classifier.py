@@ -20,6 +20,10 @@ from ramen.preprocess import Picture, Preprocess
 from ramen.statistics import Statistics
 
 
+class MissingPartError(ValueError):
+    """A classifier lacks what a method needs: a text encoder, the embeddings of a template."""
+
+
 class ZeroShotClassifier:
     """Image encoder, class embeddings, logit scale and preprocessing; it never changes.
 
@@ -36,6 +40,8 @@ class ZeroShotClassifier:
         compile: Whether to compute by written-out passes (``ramen.transformer``) and, on a GPU, CUDA graphs
             (``ramen.graphs``), which agree with the encoder's own forward pass and autograd to rounding.
             ``"auto"`` does so where the encoder is covered, True insists on it, False is the encoder's own.
+        allow_same_names: Accept classes of the same name, which no prompt tells apart. The usual list of
+            ImageNet's has two names twice.
 
     Attributes:
         class_embeddings: One unit vector a class, ``(C, d)``.
@@ -57,12 +63,14 @@ class ZeroShotClassifier:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         compile: bool | str = "auto",
+        allow_same_names: bool = False,
     ) -> None:
         self.compile = _check_compile(compile)
         self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
         _check_embeddings(class_embeddings)
         count = len(class_embeddings)
-        self.classes = tuple(map(str, range(count))) if classes is None else prompts.check_classes(classes)
+        names = tuple(map(str, range(count))) if classes is None else classes
+        self.classes = prompts.check_classes(names, allow_same_names=allow_same_names)
         if len(self.classes) != count:
             raise ValueError(
                 f"classes must name the {count} rows of class_embeddings, got {len(self.classes)}"
@@ -108,6 +116,11 @@ class ZeroShotClassifier:
     def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Mean and standard deviation of the channels, as preprocessing takes them out, where known."""
         return None if self._preprocess is None else (self._preprocess.mean, self._preprocess.std)
+
+    @property
+    def preprocess_settings(self) -> Preprocess | None:
+        """How pictures become images, where it is known."""
+        return self._preprocess
 
     @property
     def num_classes(self) -> int:
@@ -217,6 +230,7 @@ class ZeroShotClassifier:
         quick_gelu: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         compile: bool | str = "auto",
+        allow_same_names: bool = False,
     ) -> "ZeroShotClassifier":
         """Load a model of open_clip and embed the classes with its text tower.
 
@@ -233,9 +247,11 @@ class ZeroShotClassifier:
             quick_gelu: Whether the model was trained with that activation; likewise known for tags.
             cache_dir: Where open_clip keeps what it downloads.
             compile: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name.
         """
         compile = _check_compile(compile)
-        names, templates = prompts.check_classes(classes), prompts.check_templates(templates)
+        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
+        templates = prompts.check_templates(templates)
         device, dtype = parse_device(device), parse_dtype(dtype)
         clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
         image_tower = clip.visual
@@ -255,6 +271,7 @@ class ZeroShotClassifier:
             preprocess=preprocess,
             encode_text=encode_text,
             compile=compile,
+            allow_same_names=allow_same_names,
         )
 
 
