@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from ramen.data.commands import app as data_app
+from ramen.experiments.compare_command import compare
+from ramen.experiments.sweep_command import sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -15,6 +17,8 @@ app = typer.Typer(
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
 app.add_typer(data_app, name="data")
+app.command("compare")(compare)
+app.command("sweep")(sweep)
 
 
 @app.callback()

@@ -198,7 +198,7 @@ def by_setting(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def row_titles(groups: Sequence[Group]) -> list[str]:
-    """A name for each group that tells it from the others: its title, and where that is not enough, what differs.
+    """A name for each group that tells it from the others: its title and, where needed, what differs.
 
     >>> a, b = ({"experiment": {"method": "tent", "label": None, "parameters": {"lr": lr}}} for lr in (1, 2))
     >>> row_titles([Group((a,)), Group((b,))])

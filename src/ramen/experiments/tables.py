@@ -207,7 +207,9 @@ def _latex_cell(cell: Cell) -> str:
 def without_empty_columns(table: Table) -> Table:
     """The table without columns in which no row has text."""
     kept = [
-        place for place in range(len(table.columns)) if not place or any(row[place].text for row in table.rows)
+        place
+        for place in range(len(table.columns))
+        if not place or any(row[place].text for row in table.rows)
     ]
     return replace(
         table,
