@@ -161,7 +161,7 @@ def _value(one: Group, parameter: str) -> Any:
         if parameter not in one.parameters:
             raise ValueError(f"method {one.method!r} has no parameter {parameter!r}")
         return one.parameters[parameter]
-    everything = {name: True for name in _varied(parameter)}
+    everything = dict.fromkeys(_varied(parameter), True)
     for name, settings in NAMED[parameter].items():
         if all(one.parameters[key] == value for key, value in {**everything, **settings}.items()):
             return name

@@ -21,9 +21,9 @@ def sweep(
     vary: Annotated[
         list[str],
         typer.Option(
-            help="topk=5,10,20 for any parameter of the method, or batch; capacity, topk, beta, lr and batch have "
-            "the paper's values without any; ablation, weights and placement are Ramen's variants. May be given "
-            "again."
+            help="topk=5,10,20 for any parameter of the method, or batch; capacity, topk, beta, lr and batch "
+            "have the paper's values without any; ablation, weights and placement are Ramen's variants. "
+            "May be given again."
         ),
     ],
     method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
