@@ -7,10 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from ramen.experiments.figure_style import COLOURS, INK, QUIET, SOFT, STRONG, look, new_figure, save
 from ramen.scoring import Spread
 
+_WIDTH = 9.6  # inches: about the width of a page's text
 _DASHES = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
 
 
@@ -131,7 +133,7 @@ def domain_dots(
 ) -> Figure:
     """Accuracy of each domain: the methods in ``shown`` in colour, all others as grey dots beside them."""
     with look():
-        figure, axes = new_figure(8.6, 1.5 + 0.34 * len(domains))
+        figure, axes = new_figure(_WIDTH, 1.5 + 0.34 * len(domains))
         places = np.arange(len(domains))
         for name, values in accuracies.items():
             if name not in shown:
@@ -151,7 +153,7 @@ def domain_dots(
 def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
     """What share of all images each method repaired (right) and broke (left), in percent."""
     with look():
-        figure, axes = new_figure(8.6, 1.4 + 0.33 * len(changes))
+        figure, axes = new_figure(_WIDTH, 1.4 + 0.33 * len(changes))
         places = np.arange(len(changes))
         repaired, broken = np.array(list(changes.values()), dtype=float).reshape(-1, 2).T
         right = axes.barh(places, repaired, 0.7, color=COLOURS[0], label="repaired: zero-shot was wrong")
@@ -173,31 +175,45 @@ def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figu
     """Milliseconds an image that each method spends in each stage, one on the other."""
     names = list(dict.fromkeys(stage for times in stages.values() for stage in times))
     with look():
-        figure, axes = new_figure(8.6, 1.4 + 0.33 * len(stages))
+        figure, axes = new_figure(_WIDTH, 1.4 + 0.33 * len(stages))
         places = np.arange(len(stages))
         start = np.zeros(len(stages))
         for number, name in enumerate(names):
             times = np.array([method.get(name, 0.0) for method in stages.values()])
             colour = COLOURS[number % len(COLOURS)]
-            bars = axes.barh(places, times, 0.7, left=start, color=colour, label=name.replace("_", " "))
+            axes.barh(places, times, 0.7, left=start, color=colour, label=name.replace("_", " "))
             start = start + times
-        axes.bar_label(bars, [f"{total:.3g}" for total in start], padding=4, fontsize=8.5)
+        end = _end(start)
+        for place, total in enumerate(start):
+            beyond = total > end
+            axes.annotate(
+                f"{total:.3g} →" if beyond else f"{total:.3g}",
+                (min(total, end), place),
+                (-4 if beyond else 4, 0),
+                textcoords="offset points",
+                ha="right" if beyond else "left",
+                va="center",
+                fontsize=8.5,
+                color="#ffffff" if beyond else INK,
+            )
         axes.set_yticks(places, list(stages))
-        axes.set(xlim=(0, 1.12 * max(float(start.max()), 1e-9)), ylim=(len(stages) - 0.4, -0.6), title=title)
+        axes.set(xlim=(0, end), ylim=(len(stages) - 0.4, -0.6), title=title)
         axes.set_xlabel("milliseconds an image")
         axes.grid(axis="x")
-        _legend_above(axes, names)
+        _legend_above(axes)
     return figure
 
 
 def cost_dots(points: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
     """Accuracy against milliseconds an image, each method by name; better is up and to the left."""
     with look():
-        figure, axes = new_figure(8.6, 4.4)
+        figure, axes = new_figure(_WIDTH, 4.4)
         times, accuracies = np.array(list(points.values()), dtype=float).reshape(-1, 2).T
         axes.scatter(times, accuracies, s=38, color=STRONG, zorder=3)
         if times.min() > 0 and times.max() > 4 * times.min():
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set(xlabel="milliseconds an image", ylabel="accuracy, %", title=title)
         axes.margins(x=0.12, y=0.14)
@@ -213,7 +229,7 @@ def bin_bars(
     """One number for each bin, for one or several ways to count: similarity bins, reliability."""
     width = 0.84 / len(series)
     with look():
-        figure, axes = new_figure(8.6, 3.8)
+        figure, axes = new_figure(_WIDTH, 3.8)
         for number, (name, values) in enumerate(series.items()):
             places = np.arange(len(labels)) + (number - (len(series) - 1) / 2) * width
             bars = axes.bar(places, values, 0.94 * width, color=COLOURS[number % len(COLOURS)], label=name)
@@ -257,6 +273,12 @@ def _floor(values: Sequence[float]) -> float:
     if low < 10 or high - low > 0.6 * high:
         return 0.0
     return float(max(0, 5 * np.floor((low - 0.5 * (high - low) - 1) / 5)))
+
+
+def _end(totals: np.ndarray) -> float:
+    """Where the axis of times ends: some bars may run out of it, or all others would be too short to see."""
+    usual = totals[totals <= 8 * np.median(totals)]
+    return 1.12 * max(float(usual.max()), 1e-9)
 
 
 def _gaps(values: Sequence[float | None]) -> list[float]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ramen.experiments.figure_style import look, new_figure
 
-_CELL = 0.47  # inches: three digits and a point fit in
+_CELL = 0.5  # inches: three digits and a point fit in
 _LOSS_TO_GAIN = LinearSegmentedColormap.from_list("gain", ["#b3580c", "#f3b577", "#f4f4f2", "#8fc0ea", "#1f5f9e"])
 
 
@@ -61,11 +61,12 @@ def _cells(
     figure, axes = new_figure(margin + 0.3 + _CELL * max(len(columns), 6), 0.7 + margin * 0.75 + 0.36 * len(rows))
     axes.pcolormesh(np.ma.masked_invalid(values), cmap=colours, norm=scale, edgecolors="face", linewidth=0.2)
     for (row, column), value in np.ndenumerate(values):
-        shown = "–" if np.isnan(value) else form.format(value)
+        shown = "–" if np.isnan(value) else form.format(value).replace("-", "\N{MINUS SIGN}")
         red, green, blue, _ = colours(float(scale(0.0 if np.isnan(value) else value)))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
         letters = "#ffffff" if dark else "#111111"
-        axes.text(column + 0.5, row + 0.5, shown, ha="center", va="center", fontsize=8, color=letters)
+        cell = axes.text(column + 0.5, row + 0.5, shown, ha="center", va="center", fontsize=8, color=letters)
+        cell.set_in_layout(False)  # it is inside anyway, and measuring hundreds of them takes long
     axes.set_xticks(np.arange(len(columns)) + 0.5, [name.replace("_", " ") for name in columns])
     axes.tick_params(axis="x", rotation=45, length=0)
     for label in axes.get_xticklabels():

@@ -51,6 +51,7 @@ class Cell:
     deviation: float | None = None
     hint: str | None = None
     best: bool = False
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Column:
     name: str
     kind: Literal["text", "number"] = "number"
     hint: str | None = None
+    spread: str = "deviation"  # what stands behind the sign ±
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,11 @@ def text(shown: object) -> Cell:
 
 def number(value: float | None, form: str = ".2f", **options: str | bool | None) -> Cell:
     """A cell with a number."""
-    return MISSING if value is None else Cell(format(value, form), value, **options)  # type: ignore[arg-type]
+    return MISSING if value is None else Cell(_written(value, form), value, **options)  # type: ignore[arg-type]
+
+
+def _written(value: float, form: str) -> str:
+    return format(value, form).replace("-", "\N{MINUS SIGN}")
 
 
 def spread(value: Spread | None, form: str = ".2f", **options: str | bool | None) -> Cell:
@@ -101,9 +107,7 @@ def spread(value: Spread | None, form: str = ".2f", **options: str | bool | None
         return MISSING
     if value.deviation is None:
         return number(value.mean, form, **options)
-    shown = join(
-        format(value.mean, form), element("span", f" ± {value.deviation:.2f}", class_="spread")
-    )
+    shown = join(_written(value.mean, form), element("span", f" ± {value.deviation:.2f}", class_="spread"))
     return Cell(shown, value.mean, value.deviation, **options)  # type: ignore[arg-type]
 
 
@@ -116,6 +120,7 @@ def render(table: Table) -> Markup:
             scope="col",
             aria_sort="none",
             data_kind=column.kind,
+            data_spread=column.spread,
         )
         for column in table.columns
     ]
@@ -165,7 +170,7 @@ def _cells(row: Row, columns: Sequence[Column]) -> list[Markup]:
                 data_sort=cell.value,
                 data_deviation=cell.deviation,
                 title=cell.hint,
-                class_="best" if cell.best else None,
+                class_="best" if cell.best else "bad" if cell.marked else None,
             )
         )
     return cells

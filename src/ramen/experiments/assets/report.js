@@ -70,9 +70,9 @@ const csv = (table) => {
   const columns = [...table.tHead.rows[0].cells].map((head, number) => ({
     number,
     name: head.textContent.trim(),
-    spread: [...table.tBodies[0].rows].some((row) => "deviation" in row.cells[number].dataset),
+    spread: [...table.tBodies[0].rows].some((row) => "deviation" in row.cells[number].dataset) && head.dataset.spread,
   }));
-  const lines = [columns.flatMap(({ name, spread }) => (spread ? [name, `${name} deviation`] : [name]))];
+  const lines = [columns.flatMap(({ name, spread }) => (spread ? [name, `${name} ${spread}`] : [name]))];
   for (const row of rows) {
     lines.push(columns.flatMap(({ number, spread }) => {
       const cell = row.cells[number];
