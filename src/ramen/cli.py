@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from ramen.data.commands import app as data_app
+from ramen.experiments.compare_command import compare
 from ramen.experiments.report_command import report
+from ramen.experiments.sweep_command import sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -16,7 +18,9 @@ app = typer.Typer(
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
 app.add_typer(data_app, name="data")
-app.command()(report)
+app.command("compare")(compare)
+app.command("sweep")(sweep)
+app.command("report")(report)
 
 
 @app.callback()
