@@ -8,6 +8,7 @@ import typer
 
 from ramen.data.commands import app as data_app
 from ramen.experiments.compare_command import compare
+from ramen.experiments.report_command import report
 from ramen.experiments.sweep_command import sweep
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command("compare")(compare)
 app.command("sweep")(sweep)
+app.command("report")(report)
 
 
 @app.callback()
