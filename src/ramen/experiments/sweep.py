@@ -204,6 +204,8 @@ def _reported(
         return {}, f"The paper does not vary {parameter} with {experiment['model']}."
     if parameter == "ablation":
         return dict(paper.reported_ablation(data, protocol)), "The paper's: Fig. 5, read off the figure."
+    if parameter == "placement":
+        return {}, "The paper's Table 7 has times and memory of these, no accuracies."
     if parameter == "weights" and protocol == "mixed":
         return dict(paper.reported_weights(data)), "The paper's: Table 8."
     curve = paper.reported_sweep(data, parameter, method) if protocol == "mixed" else None
