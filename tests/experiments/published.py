@@ -24,7 +24,9 @@ def published_result(
     """The paper's accuracies and ``offset`` on every domain, or ``average`` on each; all of the stream."""
     setting = paper.setting(data)
     model = model or f"{setting.model}/openai"
-    result = sample_result(method, seed=seed, data=data, model=model, protocol=protocol, domains=setting.domains)
+    result = sample_result(
+        method, seed=seed, data=data, model=model, protocol=protocol, domains=setting.domains
+    )
     preset = find_preset(None, data, model)
     result["preset"], result["overrides"] = preset.name, overrides or {}
     parameters = plain({**preset.row(method, protocol), **(overrides or {})})

@@ -33,7 +33,7 @@ def test_damaged_files_are_named_and_the_rest_is_kept(tmp_path) -> None:
 
 def test_nothing_left_is_an_error_that_names_what_was_wrong(tmp_path) -> None:
     (tmp_path / "cut.json").write_text("{")
-    with pytest.raises(ValueError, match="there are no results in .*\n.*cut.json is damaged"):
+    with pytest.raises(ValueError, match=r"there are no results in .*\n.*cut.json is damaged"):
         collect([tmp_path])
     with pytest.raises(FileNotFoundError, match="nowhere"):
         collect([tmp_path / "nowhere"])

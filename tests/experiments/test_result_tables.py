@@ -34,7 +34,9 @@ def test_the_papers_shape_with_its_numbers_below() -> None:
     assert texts(table, 4)[1:] == ramen.split()  # measured just so
     assert not any(cell.marked for row in (0, 1, 3, 4, 5) for cell in table.rows[row])
     assert all(cell.marked for cell in table.rows[2][1:])  # five points beside the paper's
-    assert any(note.startswith("* differs from the paper's number by more than 2 sqrt") for note in table.notes)
+    assert any(
+        note.startswith("* differs from the paper's number by more than 2 sqrt") for note in table.notes
+    )
     assert width(table, 0) <= 100
 
 
@@ -129,7 +131,12 @@ def test_the_largest_peak_of_all_seeds_counts() -> None:
 def test_changed_answers_over_all_seeds() -> None:
     results = [published_result(seed=seed) for seed in (0, 1)]
     for result, (repaired, broken) in zip(results, ((30, 10), (50, 30)), strict=True):
-        counts = {"both_right": 100, "repaired": repaired, "broken": broken, "both_wrong": 100 - repaired - broken}
+        counts = {
+            "both_right": 100,
+            "repaired": repaired,
+            "broken": broken,
+            "both_wrong": 100 - repaired - broken,
+        }
         result["scores"]["changes"] = counts
         result["scores"]["refused"] = 2
     table = changes_table(groups_of(*results))

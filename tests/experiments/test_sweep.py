@@ -41,7 +41,16 @@ def test_the_papers_grids() -> None:
 
 def test_grids_elsewhere_scale_with_the_preset() -> None:
     assert values("capacity", data="tiny") == [50, 100, 150, 300, 450, 600, 750, 1000, 1500]
-    assert values("capacity", data="tiny", settings=["capacity=30", "topk=4"]) == [4, 6, 12, 18, 24, 30, 40, 60]
+    assert values("capacity", data="tiny", settings=["capacity=30", "topk=4"]) == [
+        4,
+        6,
+        12,
+        18,
+        24,
+        30,
+        40,
+        60,
+    ]
     assert values("topk", data="tiny", settings=["capacity=15"]) == [1, 2, 3, 5, 10]  # 3 is the preset's
     assert values("lr", data="tiny") == [0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04]
     assert values("lr", data="tiny", method="tent")[2] == 0.001
@@ -84,7 +93,11 @@ def test_the_point_of_the_preset_is_the_plain_experiment() -> None:
     for points in (topk, ablation, placement, batch):
         assert [one for one in points if one in own] == own
         assert len({one.key() for one in points}) == len(points)
-    assert [(one.overrides, one.seed) for one in topk[:3]] == [({"topk": 1}, 0), ({"topk": 1}, 1), ({"topk": 2}, 0)]
+    assert [(one.overrides, one.seed) for one in topk[:3]] == [
+        ({"topk": 1}, 0),
+        ({"topk": 1}, 1),
+        ({"topk": 2}, 0),
+    ]
     assert topk[0].parameters == {**own[0].parameters, "topk": 1}
     assert {one.label for one in ablation} == {None, "w/o PB", "w/o DC", "w/o PB & DC"}
     assert [one.batch for one in batch[::2]] == [1, 2, 5, 10, 20, 50, 100]
@@ -102,7 +115,12 @@ def test_a_curve_beside_the_papers() -> None:
     assert (sweep.parameter, sweep.method, sweep.data, sweep.model, sweep.protocol) == (
         ("topk", "ramen", "cifar100c", "ViT-B-16/openai", "mixed")
     )
-    assert [(point.value, point.label) for point in sweep.points] == [(1, "1"), (5, "5"), (7, "7"), (10, "10")]
+    assert [(point.value, point.label) for point in sweep.points] == [
+        (1, "1"),
+        (5, "5"),
+        (7, "7"),
+        (10, "10"),
+    ]
     assert [point.mean for point in sweep.points] == [41.5, 45.5, 47.5, 50.5]
     assert [point.seeds for point in sweep.points] == [2] * 4
     assert [point.reported for point in sweep.points] == [45.26, 46.18, None, 45.93]
@@ -111,7 +129,13 @@ def test_a_curve_beside_the_papers() -> None:
 
     table = sweep_table(sweep)
     assert [cell.text for cell in table.rows[1]] == ["5", "45.50 ± 0.71", "2", "46.18 ± 0.03", "-0.68"]
-    assert [row[4].marked for row in table.rows] == [True, False, False, True, False]  # 2 * 0.71 / sqrt(2) = 1
+    assert [row[4].marked for row in table.rows] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]  # 2 * 0.71 / sqrt(2) = 1
     assert table.rows[-1][0].text == "Ensemble"
     assert [one["value"] for one in table.records[:4]] == [1, 5, 7, 10]
 
@@ -160,7 +184,10 @@ def test_another_experiment_has_no_curve_of_the_papers() -> None:
 
 
 def test_results_that_make_no_curve() -> None:
-    mixed = [sample_result(parameters={"topk": 1, "lr": 0.1}), sample_result(parameters={"topk": 2, "lr": 0.2})]
+    mixed = [
+        sample_result(parameters={"topk": 1, "lr": 0.1}),
+        sample_result(parameters={"topk": 2, "lr": 0.2}),
+    ]
     with pytest.raises(ValueError, match=r"differ in topk alone, got lr 0\.1 and 0\.2"):
         Sweep.from_results(mixed, "topk")
     with pytest.raises(ValueError, match="of one stream and model, got another for Ensemble"):

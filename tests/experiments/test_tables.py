@@ -123,18 +123,14 @@ def test_latex() -> None:
 
 def test_latex_escapes_everything_special() -> None:
     table = Table(r"\{}$#^~±²<>", (Column("x"),), ())
-    assert r"\caption{\textbackslash{}\{\}\$\#\textasciicircum{}\textasciitilde{}$\pm$$^2$$<$$>$.}" in latex(table)
+    assert r"\caption{\textbackslash{}\{\}\$\#\textasciicircum{}\textasciitilde{}$\pm$$^2$$<$$>$.}" in latex(
+        table
+    )
 
 
 def test_csv_is_that_of_the_rfc() -> None:
     text = csv_text([SMALL, SMALL])
-    assert text == (
-        "method,value,more\r\n"
-        "tent,41.2,\r\n"
-        '"a ""b"", c",,1\r\n'
-        "tent,41.2,\r\n"
-        '"a ""b"", c",,1\r\n'
-    )
+    assert text == ('method,value,more\r\ntent,41.2,\r\n"a ""b"", c",,1\r\ntent,41.2,\r\n"a ""b"", c",,1\r\n')
     assert next(csv.DictReader(io.StringIO(text, newline="")))["value"] == "41.2"
 
 
