@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ INK, SOFT, RULE = "#24292f", "#66707b", "#dde2e7"
 _DARK = {INK: "#e4e8ec", SOFT: "#9da7b1", RULE: "#39414a"}
 _VARIABLES = {INK: "--ink", SOFT: "--soft", RULE: "--rule"}
 
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.5,
     "axes.titlesize": 11,
@@ -42,7 +43,7 @@ _LOOK = {
     "legend.fontsize": 9,
     "errorbar.capsize": 3,
 }
-_FILES = {
+_FILES: dict[Any, Any] = {
     "svg.fonttype": "none",  # letters stay letters: small files, and the reader's own fonts
     "svg.hashsalt": "ramen",
 }

@@ -2,54 +2,48 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from ramen.experiments import paper
 from ramen.experiments.figure_style import COLOURS, INK, QUIET, SOFT, STRONG, look, new_figure, save
+from ramen.experiments.sweep import Sweep
 from ramen.scoring import Spread
 
 _WIDTH = 9.6  # inches: about the width of a page's text
 _DASHES = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
 
 
-class SweepPoint(Protocol):
-    """One value of a swept parameter; ``reported`` is the paper's accuracy there."""
-
-    value: Any
-    label: str
-    mean: float
-    deviation: float | None
-    reported: float | None
+def draw_sweep(path: Path | str, sweep: Sweep) -> None:
+    """Write the figure of a sweep."""
+    save(path, sweep_figure(sweep))
 
 
-class SweepLike(Protocol):
-    """Accuracy over the values of one parameter; ``lines`` are the levels to compare with."""
-
-    parameter: str
-    method: str
-    data: str
-    model: str
-    protocol: str
-    points: Sequence[Any]
-    lines: Mapping[str, float]
-
-
-def draw_sweep(path: Path | str, sweep: SweepLike) -> None:
-    """Write the curve of a sweep."""
-    save(path, sweep_curve(sweep))
+def sweep_figure(sweep: Sweep) -> Figure:
+    """A curve where numbers were varied, bars where it was words."""
+    if not sweep.points:
+        raise ValueError("sweep must have points, got none")
+    if all(isinstance(point.value, int | float) for point in sweep.points):
+        return sweep_curve(sweep)
+    bars = {point.label: {"measured": Spread(point.mean, point.deviation, 1)} for point in sweep.points}
+    for point in sweep.points:
+        if point.reported is not None:
+            bars[point.label]["reported"] = Spread(point.reported, None, 1)
+    return grouped_bars(bars, sweep.lines, title=_sweep_title(sweep))
 
 
-def sweep_curve(sweep: SweepLike) -> Figure:
+def _sweep_title(sweep: Sweep) -> str:
+    return f"{paper.title(sweep.method)}, {sweep.parameter}: {sweep.data}, {sweep.protocol}, {sweep.model}"
+
+
+def sweep_curve(sweep: Sweep) -> Figure:
     """The curve with error bars, the paper's curve dashed, and lines of the other methods.
 
     Values stand at even distances, as sweeps go in steps that grow.
     """
-    if not sweep.points:
-        raise ValueError("sweep must have points, got none")
     places = np.arange(len(sweep.points))
     means = [point.mean for point in sweep.points]
     spreads = [point.deviation or 0.0 for point in sweep.points]
@@ -60,16 +54,14 @@ def sweep_curve(sweep: SweepLike) -> Figure:
         )
         reported = [np.nan if point.reported is None else point.reported for point in sweep.points]
         if not np.isnan(reported).all():
-            axes.plot(
-                places, reported, "s--", mfc="none", color=COLOURS[0], linewidth=1.3, label="reported"
-            )
+            axes.plot(places, reported, "s--", mfc="none", color=COLOURS[0], linewidth=1.3, label="reported")
         for place, mean, paper in zip(places, means, reported, strict=True):
             away = -15 if paper > mean else 7  # from the other curve
             axes.annotate(f"{mean:.1f}", (place, mean), (0, away), textcoords="offset points", ha="center")
         _reference_lines(axes, sweep.lines)
         axes.set_xticks(places, [point.label for point in sweep.points])
         axes.set(xlabel=sweep.parameter, ylabel="accuracy, %", xlim=(-0.4, len(places) - 0.6))
-        axes.set_title(f"{sweep.method}: {sweep.parameter} on {sweep.data}, {sweep.protocol}")
+        axes.set_title(_sweep_title(sweep))
         axes.margins(y=0.18)
         axes.grid(axis="y")
         _legend_above(axes, ["measured", "reported"])
@@ -287,9 +279,11 @@ def _gaps(values: Sequence[float | None]) -> list[float]:
 
 def _place_names(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
     """Beside each dot, where neither another name nor a dot is hidden if that can be had."""
-    taken = [(px - 4, py - 4, px + 4, py + 4) for px, py in axes.transData.transform(np.stack([x, y], 1))]
-    spots = ((8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center"))
-    spots += ((8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right"))
+    taken: list[Sequence[float]] = [
+        (px - 4, py - 4, px + 4, py + 4) for px, py in axes.transData.transform(np.stack([x, y], 1))
+    ]
+    spots = [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
+    spots += [(8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right")]
     for name, px, py in zip(names, x, y, strict=True):
         best = None
         for dx, dy, side in spots:
@@ -307,7 +301,7 @@ def _place_names(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray)
             if not hidden:
                 break
         if best is not None:
-            taken.append(tuple(best[2]))
+            taken.append(best[2])
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> float:

@@ -10,7 +10,20 @@ from typing import Any
 from ramen.experiments import paper, report_figures, studies_page
 from ramen.experiments.collect import Collection, Group, by_setting, collect, group
 from ramen.experiments.comparison import beside_paper
-from ramen.experiments.html import Cell, Column, Markup, Row, Table, element, number, render, spread, text
+from ramen.experiments.html import (
+    MINUS,
+    NOTHING,
+    Cell,
+    Column,
+    Markup,
+    Row,
+    Table,
+    element,
+    number,
+    render,
+    spread,
+    text,
+)
 from ramen.experiments.report_settings import settings_block
 from ramen.experiments.report_tables import (
     Named,
@@ -21,7 +34,14 @@ from ramen.experiments.report_tables import (
     gain_cell,
     name_groups,
 )
-from ramen.experiments.variations import Swept, ablations, reference_lines, single_and_mixed, split_sweeps
+from ramen.experiments.variations import (
+    Swept,
+    ablations,
+    own_groups,
+    reference_lines,
+    single_and_mixed,
+    split_sweeps,
+)
 from ramen.scoring import Spread
 
 
@@ -87,7 +107,9 @@ def make_page(found: Collection, *, title: str = "Results") -> str:
     _add_ablations(page, settings)
     _add_sweeps(page, settings)
     for place, study in enumerate(one for one in found.others if one.get("kind") == "study"):
-        page.add(f"study-{place}", str(study.get("title") or study.get("study")), *studies_page.parts(study, place))
+        page.add(
+            f"study-{place}", str(study.get("title") or study.get("study")), *studies_page.parts(study, place)
+        )
     blocks = [settings_block(row, setting.name) for setting in settings for row in setting.all_rows]
     if blocks:
         note = "Everything that decided a number, as it was written down with the result."
@@ -129,7 +151,11 @@ def _setting_names(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _details(experiment: Mapping[str, Any]) -> str:
-    facts = {**experiment["data_options"], **experiment["protocol_parameters"], "templates": experiment["templates"]}
+    facts = {
+        **experiment["data_options"],
+        **experiment["protocol_parameters"],
+        "templates": experiment["templates"],
+    }
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
 
 
@@ -144,18 +170,15 @@ def data_title(name: str) -> str:
 
 
 def _overview(settings: Sequence[Setting]) -> Table:
-    methods = sorted({row.group.method for one in settings for row in one.rows}, key=lambda m: (paper.place(m), m))
+    own = [own_groups(one.groups) for one in settings]
+    methods = sorted({name for groups in own for name in groups}, key=lambda name: (paper.place(name), name))
     columns = [Column("Method", "text"), *(Column(one.name) for one in settings)]
-    own = [
-        {row.group.method: row for row in reversed(one.rows) if row.group.experiment["label"] is None}
-        for one in settings
-    ]
-    best = [best_mean([row.group.average for row in rows.values()]) for rows in own]
+    best = [best_mean([one.average for one in groups.values()]) for groups in own]
     body = []
     for method in methods:
         cells: list[Cell] = [text(paper.title(method))]
-        for rows, top in zip(own, best, strict=True):
-            average = rows[method].group.average if method in rows else None
+        for groups, top in zip(own, best, strict=True):
+            average = groups[method].average if method in groups else None
             cells.append(spread(average, best=average is not None and average.mean == top))
         body.append(Row(cells, method=paper.title(method)))
     note = "Average accuracy over domains in percent, mean ± standard deviation over seeds."
@@ -198,22 +221,24 @@ def _add_pairs(page: _Page, settings: Sequence[Setting]) -> None:
 
 
 def _pair_table(pair: Mapping[str, Sequence[Group]], anchor: str, where: str) -> Table:
-    own = {
-        protocol: {one.method: one for one in reversed(groups) if one.experiment["label"] is None}
-        for protocol, groups in pair.items()
-    }
+    own = {protocol: own_groups(groups) for protocol, groups in pair.items()}
     columns = [
         Column("Method", "text"),
-        *(Column(name) for name in ("Single", "Mixed", "Mixed − single", "Single, reported", "Mixed, reported")),
+        *(
+            Column(name)
+            for name in ("Single", "Mixed", f"Mixed {MINUS} single", "Single, reported", "Mixed, reported")
+        ),
     ]
     body = []
-    for method in sorted(own["mixed"].keys() & own["single"].keys(), key=lambda name: (paper.place(name), name)):
+    for method in sorted(
+        own["mixed"].keys() & own["single"].keys(), key=lambda name: (paper.place(name), name)
+    ):
         single, mixed = own["single"][method], own["mixed"][method]
         cells = [
             text(mixed.title),
             spread(single.average),
             spread(mixed.average),
-            number(mixed.average.mean - single.average.mean, "+.2f"),
+            number(mixed.average.mean - single.average.mean, "+z.2f"),
             *map(_reported_average, (single, mixed)),
         ]
         body.append(Row(cells, method=mixed.title))
@@ -223,7 +248,7 @@ def _pair_table(pair: Mapping[str, Sequence[Group]], anchor: str, where: str) ->
 def _reported_average(one: Group) -> Cell:
     beside = beside_paper(one)
     if beside.reported is None:
-        return Cell("–", hint=beside.reason)
+        return Cell(NOTHING, hint=beside.reason)
     value = beside.reported.average
     return spread(Spread(value.mean, value.deviation, 1), ".1f", hint=beside.reported.source)
 
@@ -232,7 +257,9 @@ def _add_ablations(page: _Page, settings: Sequence[Setting]) -> None:
     parts = []
     for place, variants in enumerate(ablations([one.groups for one in settings])):
         some = next(iter(next(iter(variants.values())).values()))
-        where = f"{paper.title(some.method)} on {data_title(some.experiment['data'])}, {some.experiment['model']}"
+        where = (
+            f"{paper.title(some.method)} on {data_title(some.experiment['data'])}, {some.experiment['model']}"
+        )
         home = next(one for one in settings if any(some is other for other in one.groups))
         lines = reference_lines([one for one in home.groups if one.method != some.method])
         parts.append(report_figures.ablation_figure(variants, lines, where))
@@ -270,7 +297,10 @@ def _add_sweeps(page: _Page, settings: Sequence[Setting]) -> None:
     for setting in settings:
         for swept in setting.sweeps:
             anchor = f"sweep-{next(numbers)}"
-            parts += [report_figures.sweep_figure(swept, setting.name), render(_sweep_table(swept, setting, anchor))]
+            parts += [
+                report_figures.sweep_figure(swept, setting.name),
+                render(_sweep_table(swept, setting, anchor)),
+            ]
     if parts:
         page.add("sweeps", "Sweeps", *parts)
 
@@ -290,7 +320,9 @@ def _sweep_table(swept: Swept, setting: Setting, anchor: str) -> Table:
         row = setting.named(one)
         value = point.value if isinstance(point.value, int | float) else None
         cells = [
-            Cell(element("a", point.label, href=f"#{row.anchor}"), value if value is not None else point.label),
+            Cell(
+                element("a", point.label, href=f"#{row.anchor}"), value if value is not None else point.label
+            ),
             spread(one.average),
             gain_cell(one),
             number(point.reported, ".2f"),
@@ -299,13 +331,15 @@ def _sweep_table(swept: Swept, setting: Setting, anchor: str) -> Table:
         ]
         body.append(Row(cells, method=paper.title(sweep.method)))
     name = f"{paper.title(sweep.method)}: {sweep.parameter}, {setting.name}"
-    return Table(anchor, name, columns, body)
+    return Table(anchor, name, columns, body, sweep.note)
 
 
 def _summary(found: Collection, settings: Sequence[Setting]) -> str:
     rows = [row for one in settings for row in one.all_rows]
     methods = {row.group.method for row in rows}
-    commits = sorted({str(run["provenance"].get("commit")) for run in found.results if "provenance" in run} - {"None"})
+    commits = sorted(
+        {str(run["provenance"].get("commit")) for run in found.results if "provenance" in run} - {"None"}
+    )
     words = [
         _counted(len(found.results), "run"),
         _counted(len(methods), "method"),
@@ -353,5 +387,3 @@ def _document(title: str, summary: str, page: _Page) -> str:
         element("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-

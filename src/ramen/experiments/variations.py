@@ -1,17 +1,15 @@
-"""Which runs belong together across rows: sweeps of a parameter, variants of a method, single and mixed streams."""
+"""Which rows belong together: sweeps of a parameter, variants of a method, single and mixed streams."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ramen.experiments import paper
 from ramen.experiments.collect import Group
-from ramen.experiments.comparison import obstacle
-from ramen.experiments.sweep import Point, Sweep
+from ramen.experiments.sweep import LINES, Sweep
+from ramen.experiments.varying import BATCH
 
 _LEAST_POINTS = 3  # two values are two rows of a table, three are a curve
-_LINES = ("clip", "ensemble", "entmin")
 
 
 @dataclass(frozen=True)
@@ -44,23 +42,15 @@ def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Swept]]:
     return [one for one in groups if not any(one is other for other in moved)], sweeps
 
 
-def value_of(group: Group, parameter: str) -> Any:
-    """A parameter's value in a group; the method's default where the group does not set it."""
-    facts = _facts(group)
-    if parameter in facts:
-        return facts[parameter]
-    from ramen.methods.registry import describe
-
-    try:
-        return describe(group.method).defaults.get(parameter)
-    except ValueError:
-        return None  # a method of another program, which is not here
+def own_groups(groups: Sequence[Group]) -> dict[str, Group]:
+    """For each method its first group that is no variant."""
+    return {one.method: one for one in reversed(groups) if one.experiment["label"] is None}
 
 
-def reference_lines(groups: Sequence[Group]) -> dict[str, float]:
-    """Averages of the methods that others are compared with."""
-    own = {one.method: one for one in reversed(groups) if one.experiment["label"] is None}
-    return {own[name].title: own[name].average.mean for name in _LINES if name in own}
+def reference_lines(groups: Sequence[Group], methods: Sequence[str] = LINES) -> dict[str, float]:
+    """Averages, by title, of the methods that others are compared with."""
+    own = own_groups(groups)
+    return {own[name].title: own[name].average.mean for name in methods if name in own}
 
 
 def single_and_mixed(settings: Sequence[Sequence[Group]]) -> list[dict[str, list[Group]]]:
@@ -74,15 +64,28 @@ def single_and_mixed(settings: Sequence[Sequence[Group]]) -> list[dict[str, list
 
 
 def ablations(settings: Sequence[Sequence[Group]]) -> list[dict[str, dict[str, Group]]]:
-    """Variants with a label and the method they vary: by label, then by protocol; one dict for each method."""
-    found: dict[tuple[str, str], dict[str, dict[str, Group]]] = {}
+    """Variants with a label, and last the method they vary: by label, then by protocol.
+
+    Labels that begin alike, as in ``weights: none``, make a family of their own.
+    """
+    found: dict[tuple[str, str, str], dict[str, dict[str, Group]]] = {}
     for groups in settings:
-        for method in dict.fromkeys(one.method for one in groups if one.experiment["label"] is not None):
-            variants = found.setdefault((_beside_protocol(groups[0]), method), {})
-            for one in sorted(groups, key=lambda one: one.experiment["label"] is None):
-                if one.method == method:
-                    variants.setdefault(one.title, {}).setdefault(one.experiment["protocol"], one)
+        for one in groups:
+            if one.experiment["label"] is not None:
+                key = (_beside_protocol(one), one.method, _family(one))
+                by_protocol = found.setdefault(key, {}).setdefault(one.title, {})
+                by_protocol.setdefault(one.experiment["protocol"], one)
+    for (place, method, _), variants in found.items():
+        for groups in settings:
+            own = own_groups(groups).get(method)
+            if own is not None and _beside_protocol(own) == place:
+                variants.setdefault(own.title, {}).setdefault(own.experiment["protocol"], own)
     return list(found.values())
+
+
+def _family(one: Group) -> str:
+    before, colon, _ = str(one.experiment["label"]).partition(":")
+    return before if colon else ""
 
 
 def _beside_protocol(group: Group) -> str:
@@ -95,57 +98,26 @@ def _changed(group: Group) -> bool:
 
 
 def _facts(group: Group) -> dict[str, Any]:
-    return {**group.experiment["parameters"], "batch": group.experiment["batch"]}
-
-
-def _fixed(group: Group) -> list[Any]:
-    return [group.experiment.get(name) for name in ("device", "dtype")]
+    beside = {name: group.experiment.get(name) for name in (BATCH, "device", "dtype")}
+    return {**group.parameters, **beside}
 
 
 def _neighbours(base: Group, family: Sequence[Group]) -> list[tuple[str, Group]]:
     """The others that differ from ``base`` in one parameter, and in which."""
     found = []
+    own = _facts(base)
     for other in family:
-        own, its = _facts(base), _facts(other)
-        differing = [name for name in {**own, **its} if value_of(base, name) != value_of(other, name)]
-        if len(differing) == 1 and _fixed(base) == _fixed(other):
+        its = _facts(other)
+        differing = [name for name in {**own, **its} if own.get(name) != its.get(name)]
+        if len(differing) == 1 and differing[0] in own.keys() & its.keys() - {"device", "dtype"}:
             found.append((differing[0], other))
     return found
 
 
 def _swept(parameter: str, members: Sequence[Group], groups: Sequence[Group]) -> Swept:
-    base = members[0]
-    ordered = sorted(members, key=lambda one: _order(value_of(one, parameter)))
-    reported = _reported(base, parameter)
-    points = []
-    for one in ordered:
-        value, average = value_of(one, parameter), one.average
-        shown = "default" if value is None else str(value)
-        comparable = obstacle(one, frozenset({parameter})) is None
-        known = reported.get(value) if comparable and isinstance(value, int | float) else None
-        points.append(Point(value, shown, average.mean, average.deviation, average.seeds, known))
-    experiment = base.experiment
-    return Swept(
-        Sweep(
-            parameter=parameter,
-            method=base.method,
-            data=experiment["data"],
-            model=experiment["model"],
-            protocol=experiment["protocol"],
-            points=points,
-            lines=reference_lines([one for one in groups if one.method != base.method]),
-        ),
-        tuple(ordered),
-    )
-
-
-def _reported(base: Group, parameter: str) -> Mapping[float, float]:
-    if base.experiment["protocol"] != "mixed" or base.experiment["label"] is not None:
-        return {}
-    curve = paper.reported_sweep(base.experiment["data"], parameter, base.method)
-    return {} if curve is None else {value: point.mean for value, point in curve.points.items()}
-
-
-def _order(value: Any) -> tuple[int, float, str]:
-    number = isinstance(value, int | float)
-    return (0 if number else 1, float(value) if number else 0.0, str(value))
+    method = members[0].method
+    lines = [own for name, own in own_groups(groups).items() if name in LINES and name != method]
+    results = [result for one in (*members, *lines) for result in one.results]
+    sweep = Sweep.from_results(results, parameter, method)
+    values = {json.dumps(_facts(one).get(parameter)): one for one in members}
+    return Swept(sweep, tuple(values[json.dumps(point.value)] for point in sweep.points))
