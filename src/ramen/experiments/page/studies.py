@@ -5,7 +5,18 @@ from typing import Any
 
 from ramen.experiments import figures
 from ramen.experiments.figure_style import page_svg
-from ramen.experiments.html import MISSING, Cell, Column, Markup, Row, Table, element, picture, render, text
+from ramen.experiments.page.html import (
+    MISSING,
+    Cell,
+    Column,
+    Markup,
+    Row,
+    Table,
+    element,
+    picture,
+    render,
+    text,
+)
 
 
 def parts(study: Mapping[str, Any], place: int) -> Iterator[Markup]:

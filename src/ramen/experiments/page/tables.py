@@ -7,7 +7,7 @@ from statistics import fmean
 from ramen.experiments import paper
 from ramen.experiments.collect import Group, row_titles
 from ramen.experiments.comparison import RULE, Beside, beside_paper, differs
-from ramen.experiments.html import (
+from ramen.experiments.page.html import (
     MINUS,
     MISSING,
     NOTHING,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ramen.experiments.html import Column, Markup, Row, Table, element, join, number, render, text
-from ramen.experiments.report_tables import Named
+from ramen.experiments.page.html import Column, Markup, Row, Table, element, join, number, render, text
+from ramen.experiments.page.tables import Named
 
 _HEADINGS = {
     "experiment": "Experiment",

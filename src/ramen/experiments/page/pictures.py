@@ -5,12 +5,12 @@ from statistics import fmean
 
 import numpy as np
 
-from ramen.experiments import figures, heatmaps, paper
+from ramen.experiments import cost_figures, figures, heatmaps, paper
 from ramen.experiments.collect import Group
 from ramen.experiments.figure_style import page_svg
-from ramen.experiments.html import Markup, picture
-from ramen.experiments.report_tables import Named, change_shares, stage_means
-from ramen.experiments.variations import Swept, own_groups, reference_lines
+from ramen.experiments.page.html import Markup, picture
+from ramen.experiments.page.tables import Named, change_shares, stage_means
+from ramen.experiments.page.variations import Swept, own_groups, reference_lines
 
 _SHOWN = 4  # methods in colour among dots
 
@@ -22,7 +22,7 @@ def domain_figures(rows: Sequence[Named], where: str) -> list[Markup]:
     return [_gains(rows, where), _dots(rows, where)]
 
 
-def cost_figures(rows: Sequence[Named], where: str) -> list[Markup]:
+def time_figures(rows: Sequence[Named], where: str) -> list[Markup]:
     """Where the time goes, and what it buys."""
     return [_stages(rows, where), *([_cost(rows, where)] if len(rows) > 1 else [])]
 
@@ -78,13 +78,13 @@ def _stages(rows: Sequence[Named], where: str) -> Markup:
         }
         for row in rows
     }
-    figure = figures.stage_bars(stages, title="Where the time goes")
+    figure = cost_figures.stage_bars(stages, title="Where the time goes")
     return picture(page_svg(figure), f"Milliseconds an image by stage for each method, {where}")
 
 
 def _cost(rows: Sequence[Named], where: str) -> Markup:
     points = {row.name: (row.group.over("cost", "ms_an_image").mean, row.group.average.mean) for row in rows}
-    figure = figures.cost_dots(points, title="Accuracy against time")
+    figure = cost_figures.cost_dots(points, title="Accuracy against time")
     return picture(page_svg(figure), f"Accuracy against milliseconds an image for each method, {where}")
 
 
