@@ -2,9 +2,10 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -15,10 +16,11 @@ from matplotlib.figure import Figure
 COLOURS = ("#3a86c8", "#e08a2e", "#2fa37c", "#c76aa0", "#d4573b", "#7fb8e6", "#9a7cc7", "#b5a52f")
 STRONG, QUIET = "#d4573b", "#a3abb5"
 INK, SOFT, RULE = "#24292f", "#66707b", "#dde2e7"
+WIDTH = 9.6  # inches: about the width of a page's text
 _DARK = {INK: "#e4e8ec", SOFT: "#9da7b1", RULE: "#39414a"}
 _VARIABLES = {INK: "--ink", SOFT: "--soft", RULE: "--rule"}
 
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.5,
     "axes.titlesize": 11,
@@ -42,7 +44,7 @@ _LOOK = {
     "legend.fontsize": 9,
     "errorbar.capsize": 3,
 }
-_FILES = {
+_FILES: dict[Any, Any] = {
     "svg.fonttype": "none",  # letters stay letters: small files, and the reader's own fonts
     "svg.hashsalt": "ramen",
 }
@@ -62,6 +64,24 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     axes.set_facecolor("none")
     return figure, axes
+
+
+def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
+    """Below the title, left: it hides no data there. The names in ``first`` lead."""
+    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
+    entries.sort(key=lambda entry: first.index(entry[1]) if entry[1] in first else len(first))
+    columns = min(5, len(entries))
+    axes.legend(
+        [handle for handle, _ in entries],
+        [label for _, label in entries],
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=columns,
+        borderaxespad=0.2,
+        handlelength=1.8,
+        columnspacing=1.4,
+    )
+    axes.set_title(axes.get_title(loc="left"), pad=12 + 14 * -(-len(entries) // columns))
 
 
 def save(path: Path | str, figure: Figure) -> None:

@@ -2,54 +2,57 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
-from ramen.experiments.figure_style import COLOURS, INK, QUIET, SOFT, STRONG, look, new_figure, save
+from ramen.experiments import paper
+from ramen.experiments.figure_style import (
+    COLOURS,
+    INK,
+    QUIET,
+    SOFT,
+    STRONG,
+    WIDTH,
+    legend_above,
+    look,
+    new_figure,
+    save,
+)
+from ramen.experiments.sweep import Sweep
 from ramen.scoring import Spread
 
-_WIDTH = 9.6  # inches: about the width of a page's text
 _DASHES = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
 
 
-class SweepPoint(Protocol):
-    """One value of a swept parameter; ``reported`` is the paper's accuracy there."""
-
-    value: Any
-    label: str
-    mean: float
-    deviation: float | None
-    reported: float | None
+def draw_sweep(path: Path | str, sweep: Sweep) -> None:
+    """Write the figure of a sweep."""
+    save(path, sweep_figure(sweep))
 
 
-class SweepLike(Protocol):
-    """Accuracy over the values of one parameter; ``lines`` are the levels to compare with."""
-
-    parameter: str
-    method: str
-    data: str
-    model: str
-    protocol: str
-    points: Sequence[Any]
-    lines: Mapping[str, float]
-
-
-def draw_sweep(path: Path | str, sweep: SweepLike) -> None:
-    """Write the curve of a sweep."""
-    save(path, sweep_curve(sweep))
+def sweep_figure(sweep: Sweep) -> Figure:
+    """A curve where numbers were varied, bars where it was words."""
+    if not sweep.points:
+        raise ValueError("sweep must have points, got none")
+    if all(isinstance(point.value, int | float) for point in sweep.points):
+        return sweep_curve(sweep)
+    bars = {point.label: {"measured": Spread(point.mean, point.deviation, 1)} for point in sweep.points}
+    for point in sweep.points:
+        if point.reported is not None:
+            bars[point.label]["reported"] = Spread(point.reported, None, 1)
+    return grouped_bars(bars, sweep.lines, title=_sweep_title(sweep))
 
 
-def sweep_curve(sweep: SweepLike) -> Figure:
+def _sweep_title(sweep: Sweep) -> str:
+    return f"{paper.title(sweep.method)}, {sweep.parameter}: {sweep.data}, {sweep.protocol}, {sweep.model}"
+
+
+def sweep_curve(sweep: Sweep) -> Figure:
     """The curve with error bars, the paper's curve dashed, and lines of the other methods.
 
     Values stand at even distances, as sweeps go in steps that grow.
     """
-    if not sweep.points:
-        raise ValueError("sweep must have points, got none")
     places = np.arange(len(sweep.points))
     means = [point.mean for point in sweep.points]
     spreads = [point.deviation or 0.0 for point in sweep.points]
@@ -60,19 +63,17 @@ def sweep_curve(sweep: SweepLike) -> Figure:
         )
         reported = [np.nan if point.reported is None else point.reported for point in sweep.points]
         if not np.isnan(reported).all():
-            axes.plot(
-                places, reported, "s--", mfc="none", color=COLOURS[0], linewidth=1.3, label="reported"
-            )
+            axes.plot(places, reported, "s--", mfc="none", color=COLOURS[0], linewidth=1.3, label="reported")
         for place, mean, paper in zip(places, means, reported, strict=True):
             away = -15 if paper > mean else 7  # from the other curve
             axes.annotate(f"{mean:.1f}", (place, mean), (0, away), textcoords="offset points", ha="center")
         _reference_lines(axes, sweep.lines)
         axes.set_xticks(places, [point.label for point in sweep.points])
         axes.set(xlabel=sweep.parameter, ylabel="accuracy, %", xlim=(-0.4, len(places) - 0.6))
-        axes.set_title(f"{sweep.method}: {sweep.parameter} on {sweep.data}, {sweep.protocol}")
+        axes.set_title(_sweep_title(sweep))
         axes.margins(y=0.18)
         axes.grid(axis="y")
-        _legend_above(axes, ["measured", "reported"])
+        legend_above(axes, ["measured", "reported"])
     return figure
 
 
@@ -120,7 +121,7 @@ def grouped_bars(
         axes.set(ylim=(floor, max(means) + 0.12 * (max(means) - floor)), ylabel=f"accuracy, %{start}")
         axes.set(xlim=(-0.6, len(groups) - 0.4), title=title)
         axes.grid(axis="y")
-        _legend_above(axes, series)
+        legend_above(axes, series)
     return figure
 
 
@@ -133,7 +134,7 @@ def domain_dots(
 ) -> Figure:
     """Accuracy of each domain: the methods in ``shown`` in colour, all others as grey dots beside them."""
     with look():
-        figure, axes = new_figure(_WIDTH, 1.5 + 0.34 * len(domains))
+        figure, axes = new_figure(WIDTH, 1.5 + 0.34 * len(domains))
         places = np.arange(len(domains))
         for name, values in accuracies.items():
             if name not in shown:
@@ -146,14 +147,14 @@ def domain_dots(
         axes.set_yticks(places, [domain.replace("_", " ") for domain in domains])
         axes.set(ylim=(len(domains) - 0.5, -0.5), xlabel="accuracy, %", title=title)
         axes.grid(axis="both")
-        _legend_above(axes, shown)
+        legend_above(axes, shown)
     return figure
 
 
 def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
     """What share of all images each method repaired (right) and broke (left), in percent."""
     with look():
-        figure, axes = new_figure(_WIDTH, 1.4 + 0.33 * len(changes))
+        figure, axes = new_figure(WIDTH, 1.4 + 0.33 * len(changes))
         places = np.arange(len(changes))
         repaired, broken = np.array(list(changes.values()), dtype=float).reshape(-1, 2).T
         right = axes.barh(places, repaired, 0.7, color=COLOURS[0], label="repaired: zero-shot was wrong")
@@ -167,59 +168,7 @@ def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Fi
         axes.set_xlabel("share of all images, %")
         axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
         axes.grid(axis="x")
-        _legend_above(axes)
-    return figure
-
-
-def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
-    """Milliseconds an image that each method spends in each stage, one on the other."""
-    names = list(dict.fromkeys(stage for times in stages.values() for stage in times))
-    with look():
-        figure, axes = new_figure(_WIDTH, 1.4 + 0.33 * len(stages))
-        places = np.arange(len(stages))
-        start = np.zeros(len(stages))
-        for number, name in enumerate(names):
-            times = np.array([method.get(name, 0.0) for method in stages.values()])
-            colour = COLOURS[number % len(COLOURS)]
-            axes.barh(places, times, 0.7, left=start, color=colour, label=name.replace("_", " "))
-            start = start + times
-        end = _end(start)
-        for place, total in enumerate(start):
-            beyond = total > end
-            axes.annotate(
-                f"{total:.3g} →" if beyond else f"{total:.3g}",
-                (min(total, end), place),
-                (-4 if beyond else 4, 0),
-                textcoords="offset points",
-                ha="right" if beyond else "left",
-                va="center",
-                fontsize=8.5,
-                color="#ffffff" if beyond else INK,
-            )
-        axes.set_yticks(places, list(stages))
-        axes.set(xlim=(0, end), ylim=(len(stages) - 0.4, -0.6), title=title)
-        axes.set_xlabel("milliseconds an image")
-        axes.grid(axis="x")
-        _legend_above(axes)
-    return figure
-
-
-def cost_dots(points: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
-    """Accuracy against milliseconds an image, each method by name; better is up and to the left."""
-    with look():
-        figure, axes = new_figure(_WIDTH, 4.4)
-        times, accuracies = np.array(list(points.values()), dtype=float).reshape(-1, 2).T
-        axes.scatter(times, accuracies, s=38, color=STRONG, zorder=3)
-        if times.min() > 0 and times.max() > 4 * times.min():
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel="milliseconds an image", ylabel="accuracy, %", title=title)
-        axes.margins(x=0.12, y=0.14)
-        axes.grid(axis="both")
-        figure.draw_without_rendering()  # the layout must stand before names can make room for each other
-        _place_names(axes, list(points), times, accuracies)
+        legend_above(axes)
     return figure
 
 
@@ -229,7 +178,7 @@ def bin_bars(
     """One number for each bin, for one or several ways to count: similarity bins, reliability."""
     width = 0.84 / len(series)
     with look():
-        figure, axes = new_figure(_WIDTH, 3.8)
+        figure, axes = new_figure(WIDTH, 3.8)
         for number, (name, values) in enumerate(series.items()):
             places = np.arange(len(labels)) + (number - (len(series) - 1) / 2) * width
             bars = axes.bar(places, values, 0.94 * width, color=COLOURS[number % len(COLOURS)], label=name)
@@ -239,7 +188,7 @@ def bin_bars(
         axes.margins(x=0.02, y=0.1)
         axes.grid(axis="y")
         if len(series) > 1:
-            _legend_above(axes, list(series))
+            legend_above(axes, list(series))
     return figure
 
 
@@ -247,24 +196,6 @@ def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
     for number, (name, level) in enumerate(lines.items()):
         dashes = _DASHES[number % len(_DASHES)]
         axes.axhline(level, color=SOFT, linestyle=dashes, linewidth=1.3, label=f"{name} {level:.1f}")
-
-
-def _legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
-    """Below the title, left: it hides no data there. The names in ``first`` lead."""
-    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
-    entries.sort(key=lambda entry: first.index(entry[1]) if entry[1] in first else len(first))
-    columns = min(5, len(entries))
-    axes.legend(
-        [handle for handle, _ in entries],
-        [label for _, label in entries],
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=columns,
-        borderaxespad=0.2,
-        handlelength=1.8,
-        columnspacing=1.4,
-    )
-    axes.set_title(axes.get_title(loc="left"), pad=12 + 14 * -(-len(entries) // columns))
 
 
 def _floor(values: Sequence[float]) -> float:
@@ -275,42 +206,5 @@ def _floor(values: Sequence[float]) -> float:
     return float(max(0, 5 * np.floor((low - 0.5 * (high - low) - 1) / 5)))
 
 
-def _end(totals: np.ndarray) -> float:
-    """Where the axis of times ends: some bars may run out of it, or all others would be too short to see."""
-    usual = totals[totals <= 8 * np.median(totals)]
-    return 1.12 * max(float(usual.max()), 1e-9)
-
-
 def _gaps(values: Sequence[float | None]) -> list[float]:
     return [np.nan if value is None else value for value in values]
-
-
-def _place_names(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
-    """Beside each dot, where neither another name nor a dot is hidden if that can be had."""
-    taken = [(px - 4, py - 4, px + 4, py + 4) for px, py in axes.transData.transform(np.stack([x, y], 1))]
-    spots = ((8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center"))
-    spots += ((8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right"))
-    for name, px, py in zip(names, x, y, strict=True):
-        best = None
-        for dx, dy, side in spots:
-            text = axes.annotate(
-                name, (px, py), (dx, dy), textcoords="offset points", ha=side, va="center", fontsize=9
-            )
-            box = text.get_window_extent().extents
-            hidden = sum(_overlap(box, other) for other in taken)
-            if best is None or hidden < best[0]:
-                if best is not None:
-                    best[1].remove()
-                best = (hidden, text, box)
-            else:
-                text.remove()
-            if not hidden:
-                break
-        if best is not None:
-            taken.append(tuple(best[2]))
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    return max(0.0, width) * max(0.0, height)

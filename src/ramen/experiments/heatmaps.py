@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 from ramen.experiments.figure_style import look, new_figure
 
 _CELL = 0.5  # inches: three digits and a point fit in
-_LOSS_TO_GAIN = LinearSegmentedColormap.from_list("gain", ["#b3580c", "#f3b577", "#f4f4f2", "#8fc0ea", "#1f5f9e"])
+_LOSS_TO_GAIN = LinearSegmentedColormap.from_list(
+    "gain", ["#b3580c", "#f3b577", "#f4f4f2", "#8fc0ea", "#1f5f9e"]
+)
 
 
 def composition_map(
@@ -38,9 +40,7 @@ def composition_map(
     return figure
 
 
-def gain_map(
-    domains: Sequence[str], gains: Mapping[str, Sequence[float | None]], *, title: str
-) -> Figure:
+def gain_map(domains: Sequence[str], gains: Mapping[str, Sequence[float | None]], *, title: str) -> Figure:
     """Points above zero-shot (blue) or below it (orange) of each method (row) on each domain (column)."""
     table = np.array(
         [[np.nan if value is None else value for value in row] for row in gains.values()], dtype=float
@@ -48,20 +48,29 @@ def gain_map(
     known = np.abs(table[~np.isnan(table)])
     reach = max(1.0, float(known.max())) if known.size else 1.0
     with look():
-        figure, axes = _cells(domains, list(gains), table, _LOSS_TO_GAIN, TwoSlopeNorm(0, -reach, reach), "{:+.1f}")
+        figure, axes = _cells(
+            domains, list(gains), table, _LOSS_TO_GAIN, TwoSlopeNorm(0, -reach, reach), "{:+z.1f}"
+        )
         axes.set_title(title)
     return figure
 
 
 def _cells(
-    columns: Sequence[str], rows: Sequence[str], values: np.ndarray, colours: Colormap, scale: Normalize, form: str
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: np.ndarray,
+    colours: Colormap,
+    scale: Normalize,
+    form: str,
 ) -> tuple[Figure, Axes]:
     longest = max((len(name) for name in (*columns, *rows)), default=0)
     margin = 0.6 + 0.078 * longest
-    figure, axes = new_figure(margin + 0.3 + _CELL * max(len(columns), 6), 0.7 + margin * 0.75 + 0.36 * len(rows))
+    figure, axes = new_figure(
+        margin + 0.3 + _CELL * max(len(columns), 6), 0.7 + margin * 0.75 + 0.36 * len(rows)
+    )
     axes.pcolormesh(np.ma.masked_invalid(values), cmap=colours, norm=scale, edgecolors="face", linewidth=0.2)
     for (row, column), value in np.ndenumerate(values):
-        shown = "–" if np.isnan(value) else form.format(value).replace("-", "\N{MINUS SIGN}")
+        shown = "\N{EN DASH}" if np.isnan(value) else form.format(value).replace("-", "\N{MINUS SIGN}")
         red, green, blue, _ = colours(float(scale(0.0 if np.isnan(value) else value)))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
         letters = "#ffffff" if dark else "#111111"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from ramen.scoring import Spread
 
+MINUS = "\N{MINUS SIGN}"
 _VOID = {"br", "hr", "img", "input", "link", "meta"}
 
 
@@ -35,7 +36,9 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
 
 def join(*children: str) -> Markup:
     """One after the other."""
-    return Markup("".join(str(child) if isinstance(child, Markup) else html.escape(child) for child in children))
+    return Markup(
+        "".join(str(child) if isinstance(child, Markup) else html.escape(child) for child in children)
+    )
 
 
 def _attribute(name: str) -> str:
@@ -84,7 +87,8 @@ class Table:
     note: str | None = None
 
 
-MISSING = Cell("–")
+NOTHING = "\N{EN DASH}"
+MISSING = Cell(NOTHING)
 
 
 def text(shown: object) -> Cell:
@@ -98,7 +102,7 @@ def number(value: float | None, form: str = ".2f", **options: str | bool | None)
 
 
 def _written(value: float, form: str) -> str:
-    return format(value, form).replace("-", "\N{MINUS SIGN}")
+    return format(value, form).replace("-", MINUS)
 
 
 def spread(value: Spread | None, form: str = ".2f", **options: str | bool | None) -> Cell:

@@ -5,14 +5,26 @@ from typing import Any
 
 from ramen.experiments import figures
 from ramen.experiments.figure_style import page_svg
-from ramen.experiments.html import MISSING, Cell, Column, Markup, Row, Table, element, picture, render, text
+from ramen.experiments.page.html import (
+    MISSING,
+    Cell,
+    Column,
+    Markup,
+    Row,
+    Table,
+    element,
+    picture,
+    render,
+    text,
+)
 
 
 def parts(study: Mapping[str, Any], place: int) -> Iterator[Markup]:
     """The study's figure, tables and settings.
 
     Args:
-        study: ``study``, ``title``, ``tables`` (each ``title``, ``columns``, ``rows``, ``note``), ``provenance``.
+        study: A result with ``study``, ``title``, ``provenance`` and ``tables``; each of these has ``title``,
+            ``columns``, ``rows`` and ``note``.
         place: Its number on the page.
     """
     for number, table in enumerate(study.get("tables") or []):
@@ -30,8 +42,14 @@ def parts(study: Mapping[str, Any], place: int) -> Iterator[Markup]:
 
 def _table(table: Mapping[str, Any], anchor: str) -> Table:
     columns = list(map(str, table["columns"]))
-    numeric = [all(_is_number(row[place]) or row[place] is None for row in table["rows"]) for place in range(len(columns))]
-    heads = [Column(name, "number" if is_number else "text") for name, is_number in zip(columns, numeric, strict=True)]
+    numeric = [
+        all(_is_number(row[place]) or row[place] is None for row in table["rows"])
+        for place in range(len(columns))
+    ]
+    heads = [
+        Column(name, "number" if is_number else "text")
+        for name, is_number in zip(columns, numeric, strict=True)
+    ]
     rows = [Row([_cell(value) for value in row]) for row in table["rows"]]
     return Table(anchor, str(table.get("title") or ""), heads, rows, table.get("note"))
 

@@ -7,8 +7,10 @@ from statistics import fmean
 from ramen.experiments import paper
 from ramen.experiments.collect import Group, row_titles
 from ramen.experiments.comparison import RULE, Beside, beside_paper, differs
-from ramen.experiments.html import (
+from ramen.experiments.page.html import (
+    MINUS,
     MISSING,
+    NOTHING,
     Cell,
     Column,
     Markup,
@@ -54,7 +56,9 @@ class Named:
 def name_groups(groups: Sequence[Group], first: int) -> list[Named]:
     """Groups of one setting with their names; anchors count on from ``first``."""
     titles = zip(groups, row_titles(groups), strict=True)
-    return [Named(group, _name(group, title), f"settings-{first + n}") for n, (group, title) in enumerate(titles)]
+    return [
+        Named(group, _name(group, title), f"settings-{first + n}") for n, (group, title) in enumerate(titles)
+    ]
 
 
 def _name(group: Group, title: str) -> str:
@@ -72,7 +76,7 @@ def accuracy_table(rows: Sequence[Named], anchor: str) -> Table:
         Column("Method", "text"),
         Column("Average", hint="the mean of the domains' accuracies, in percent"),
         Column("Above zero-shot", hint="in points, paired on the same images", spread="margin"),
-        *([Column("Reported"), Column("Measured − reported")] if compared else []),
+        *([Column("Reported"), Column(f"Measured {MINUS} reported")] if compared else []),
         Column("Seeds", "text"),
         *(Column(domain.replace("_", " ")) for domain in domains),
     ]
@@ -97,9 +101,9 @@ def accuracy_table(rows: Sequence[Named], anchor: str) -> Table:
 
 def _accuracy_note(compared: bool) -> str:
     note = (
-        "Mean ± standard deviation over seeds; the best mean of each column is shaded. Above zero-shot: the same "
-        "classifier on the same images without adaptation; ± is half the 95 % confidence interval over images "
-        "of one run, the mean over runs."
+        "Mean ± standard deviation over seeds; the best mean of each column is shaded. Above zero-shot: "
+        "beside the same classifier without adaptation, on the same images; ± is half the 95 % confidence "
+        "interval over the images of a run, the mean over runs."
     )
     return f"{note} A reported number is set off where the measured one {RULE}" if compared else note
 
@@ -113,19 +117,19 @@ def best_mean(spreads: Sequence[Spread | None]) -> float | None:
 def gain_cell(group: Group) -> Cell:
     """Points above zero-shot and the margin."""
     margin = fmean(group.each("scores", "difference", "margin"))
-    return spread(Spread(group.gain.mean, margin, 1), "+.2f")
+    return spread(Spread(group.gain.mean, margin, 1), "+z.2f")
 
 
 def _reported_cells(group: Group, beside: Beside) -> list[Cell]:
     if beside.reported is None:
-        return [Cell("–", hint=beside.reason)] * 2
+        return [Cell(NOTHING, hint=beside.reason)] * 2
     value = beside.reported.average
     hint = beside.reported.source + (f": {beside.reported.note}" if beside.reported.note else "")
     reported = spread(Spread(value.mean, value.deviation, 1), ".1f", hint=hint)
     difference = group.average.mean - value.mean
     if not differs(group.average, value):
-        return [reported, number(difference, "+.2f")]
-    return [reported, replace(number(difference, "+.2f", hint=RULE), marked=True)]
+        return [reported, number(difference, "+z.2f")]
+    return [reported, replace(number(difference, "+z.2f", hint=RULE), marked=True)]
 
 
 def _domain_cell(value: Spread | None, best: float | None) -> Cell:
@@ -141,12 +145,14 @@ def change_table(rows: Sequence[Named], anchor: str) -> Table:
     """What became of zero-shot's answers, and whether confidence can be believed."""
     columns = [
         Column("Method", "text"),
-        Column("Repaired, %", hint="of all images: zero-shot was wrong, the method is right"),
-        Column("Broken, %", hint="of all images: zero-shot was right, the method is wrong"),
-        Column("Net, %"),
+        Column(
+            "Repaired,\N{NO-BREAK SPACE}%", hint="of all images: zero-shot was wrong, the method is right"
+        ),
+        Column("Broken,\N{NO-BREAK SPACE}%", hint="of all images: zero-shot was right, the method is wrong"),
+        Column("Net,\N{NO-BREAK SPACE}%"),
         Column("Repaired / broken"),
-        Column("Balanced accuracy, %", hint="the mean over classes"),
-        Column("Calibration error, %", hint="expected calibration error, 15 bins"),
+        Column("Balanced accuracy,\N{NO-BREAK SPACE}%", hint="the mean over classes"),
+        Column("Calibration error,\N{NO-BREAK SPACE}%", hint="expected calibration error, 15 bins"),
         Column("Zero-shot's"),
         Column("Refused", hint="images with non-finite values, answered but not learnt from"),
     ]
@@ -159,7 +165,7 @@ def change_table(rows: Sequence[Named], anchor: str) -> Table:
             row.link,
             spread(over_seeds(repaired)),
             spread(over_seeds(broken)),
-            spread(net, "+.2f"),
+            spread(net, "+z.2f"),
             number(ratio),
             spread(_known(row.group, "scores", "balanced")),
             spread(_known(row.group, "scores", "calibration_error")),
@@ -172,7 +178,9 @@ def change_table(rows: Sequence[Named], anchor: str) -> Table:
 
 def change_shares(group: Group, kind: str) -> list[float]:
     """Repaired or broken images of each run, in percent of its images."""
-    return [100 * changes[kind] / max(1, sum(changes.values())) for changes in group.each("scores", "changes")]
+    return [
+        100 * changes[kind] / max(1, sum(changes.values())) for changes in group.each("scores", "changes")
+    ]
 
 
 def cost_table(rows: Sequence[Named], anchor: str) -> Table:
@@ -181,10 +189,10 @@ def cost_table(rows: Sequence[Named], anchor: str) -> Table:
         Column("Method", "text"),
         Column("ms an image", hint="in predict"),
         Column("Encoder passes", "text", hint="forward and backward, an image"),
-        Column("Memory, MiB", hint="what the method keeps"),
-        Column("Peak on the device, MiB"),
-        Column("Peak on the host, MiB"),
-        *(Column(f"{stage.replace('_', ' ')}, s") for stage in STAGES),
+        Column("Memory,\N{NO-BREAK SPACE}MiB", hint="what the method keeps"),
+        Column("Device peak,\N{NO-BREAK SPACE}MiB"),
+        Column("Host peak,\N{NO-BREAK SPACE}MiB"),
+        *(Column(f"{stage.replace('_', ' ')},\N{NO-BREAK SPACE}s") for stage in STAGES),
         Column("Batch"),
         Column("Hardware", "text"),
     ]
@@ -220,7 +228,9 @@ def _hardware(result: Mapping[str, dict[str, dict[str, object]]]) -> str:
 def stage_means(group: Group) -> dict[str, float]:
     """Seconds of each stage, the mean over runs."""
     times = [result["cost"].get("seconds") or {} for result in group.results]
-    return {stage: fmean(run[stage] for run in times) for stage in STAGES if all(stage in run for run in times)}
+    return {
+        stage: fmean(run[stage] for run in times) for stage in STAGES if all(stage in run for run in times)
+    }
 
 
 def _known(group: Group, *path: str) -> Spread | None:
@@ -242,5 +252,3 @@ def _each_or_none(group: Group, path: Sequence[str]) -> list[float | None]:
 
 def _mib(count: float | None) -> Cell:
     return MISSING if count is None else Cell(f"{count / MIB:,.1f}", count / MIB)
-
-

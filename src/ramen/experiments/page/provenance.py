@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ramen.experiments.html import Column, Markup, Row, Table, element, join, number, render, text
-from ramen.experiments.report_tables import Named
+from ramen.experiments.page.html import Column, Markup, Row, Table, element, join, number, render, text
+from ramen.experiments.page.tables import Named
 
 _HEADINGS = {
     "experiment": "Experiment",
@@ -28,10 +28,14 @@ def settings_block(row: Named, where: str) -> Markup:
     """
     runs = [flat_settings(result) for result in row.group.results]
     names = list(dict.fromkeys(name for run in runs for name in run))
-    common = [name for name in names if len(runs) == 1 or all(run.get(name) == runs[0].get(name) for run in runs)]
+    common = [
+        name for name in names if len(runs) == 1 or all(run.get(name) == runs[0].get(name) for run in runs)
+    ]
     own = [name for name in names if name not in common]
     parts: list[Markup] = [
-        element("p", "The settings that all runs of this row share, then what each has for itself.", class_="note")
+        element(
+            "p", "The settings that all runs of this row share, then what each has for itself.", class_="note"
+        )
         if own
         else Markup()
     ]
@@ -41,7 +45,9 @@ def settings_block(row: Named, where: str) -> Markup:
             parts += [element("h3", heading), _list(members, runs[0])]
     parts.append(render(_runs_table(row, own, runs)))
     seeds = ", ".join(map(str, row.group.seeds))
-    summary = element("summary", element("strong", row.name), f" · {where} · seed{'s'[: len(runs) > 1]} {seeds}")
+    summary = element(
+        "summary", element("strong", row.name), f" · {where} · seed{'s'[: len(runs) > 1]} {seeds}"
+    )
     return element("details", summary, element("div", *parts), id=row.anchor)
 
 
@@ -72,7 +78,9 @@ def _flatten(part: str, name: str, value: Any) -> dict[tuple[str, str], Any]:
 
 
 def _list(names: Sequence[tuple[str, str]], values: Mapping[tuple[str, str], Any]) -> Markup:
-    entries = (join(element("dt", name[1].replace("_", " ")), element("dd", _value(values[name]))) for name in names)
+    entries = (
+        join(element("dt", name[1].replace("_", " ")), element("dd", _value(values[name]))) for name in names
+    )
     return element("dl", *entries)
 
 
@@ -87,7 +95,9 @@ def _value(value: Any) -> Markup:
     return element("code", str(value))
 
 
-def _runs_table(row: Named, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]) -> Table:
+def _runs_table(
+    row: Named, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]
+) -> Table:
     columns = [
         Column("Seed"),
         Column("Average, %"),

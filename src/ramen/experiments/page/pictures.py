@@ -5,12 +5,12 @@ from statistics import fmean
 
 import numpy as np
 
-from ramen.experiments import figures, heatmaps
+from ramen.experiments import cost_figures, figures, heatmaps, paper
 from ramen.experiments.collect import Group
 from ramen.experiments.figure_style import page_svg
-from ramen.experiments.html import Markup, picture
-from ramen.experiments.report_tables import Named, change_shares, stage_means
-from ramen.experiments.variations import Swept, reference_lines
+from ramen.experiments.page.html import Markup, picture
+from ramen.experiments.page.tables import Named, change_shares, stage_means
+from ramen.experiments.page.variations import Swept, own_groups, reference_lines
 
 _SHOWN = 4  # methods in colour among dots
 
@@ -22,7 +22,7 @@ def domain_figures(rows: Sequence[Named], where: str) -> list[Markup]:
     return [_gains(rows, where), _dots(rows, where)]
 
 
-def cost_figures(rows: Sequence[Named], where: str) -> list[Markup]:
+def time_figures(rows: Sequence[Named], where: str) -> list[Markup]:
     """Where the time goes, and what it buys."""
     return [_stages(rows, where), *([_cost(rows, where)] if len(rows) > 1 else [])]
 
@@ -32,7 +32,9 @@ def _gains(rows: Sequence[Named], where: str) -> Markup:
     gains = {row.name: [_domain_gain(row.group, domain) for domain in domains] for row in rows}
     figure = heatmaps.gain_map(domains, gains, title="Points above zero-shot on each domain")
     caption = "Blue: better than the same classifier without adaptation on the same images; orange: worse."
-    return picture(page_svg(figure), f"Points above zero-shot of {len(rows)} methods by domain, {where}", caption)
+    return picture(
+        page_svg(figure), f"Points above zero-shot of {len(rows)} methods by domain, {where}", caption
+    )
 
 
 def _domain_gain(group: Group, domain: str) -> float | None:
@@ -76,15 +78,13 @@ def _stages(rows: Sequence[Named], where: str) -> Markup:
         }
         for row in rows
     }
-    figure = figures.stage_bars(stages, title="Where the time goes")
+    figure = cost_figures.stage_bars(stages, title="Where the time goes")
     return picture(page_svg(figure), f"Milliseconds an image by stage for each method, {where}")
 
 
 def _cost(rows: Sequence[Named], where: str) -> Markup:
-    points = {
-        row.name: (row.group.over("cost", "ms_an_image").mean, row.group.average.mean) for row in rows
-    }
-    figure = figures.cost_dots(points, title="Accuracy against time")
+    points = {row.name: (row.group.over("cost", "ms_an_image").mean, row.group.average.mean) for row in rows}
+    figure = cost_figures.cost_dots(points, title="Accuracy against time")
     return picture(page_svg(figure), f"Accuracy against milliseconds an image for each method, {where}")
 
 
@@ -99,40 +99,53 @@ def composition_figures(rows: Sequence[Named], where: str) -> list[Markup]:
         counts = np.sum([one["counts"] for one in found], axis=0)
         chance = fmean(one["chance_weighted"] for one in found)
         figure = heatmaps.composition_map(
-            found[0]["domains"], counts.tolist(), chance=chance, title=f"Where the support of {row.name} comes from"
+            found[0]["domains"],
+            counts.tolist(),
+            chance=chance,
+            title=f"Where the support of {row.name} comes from",
         )
         weighted = fmean(one["same_domain_weighted"] for one in found)
         caption = (
-            f"Each row is a domain of test images and adds up to 100 %. The mean of the diagonal counts each domain "
-            f"once; with each image counted once it is {weighted:.1f} %. Chance is the share of a random image of "
-            f"the stream."
+            "Each row is a domain of test images and adds up to 100 %. The mean of the diagonal counts each "
+            f"domain once; with each image counted once it is {weighted:.1f} %. Chance is the share of the "
+            "same domain among random images of the stream."
         )
-        drawn.append(picture(page_svg(figure), f"Shares of support by domain for {row.name}, {where}", caption))
+        drawn.append(
+            picture(page_svg(figure), f"Shares of support by domain for {row.name}, {where}", caption)
+        )
     return drawn
 
 
 def sweep_figure(swept: Swept, where: str) -> Markup:
     """The curve of a sweep."""
     sweep = swept.sweep
-    return picture(page_svg(figures.sweep_curve(sweep)), f"Accuracy of {sweep.method} by {sweep.parameter}, {where}")
+    return picture(
+        page_svg(figures.sweep_figure(sweep)),
+        f"Accuracy of {paper.title(sweep.method)} by {sweep.parameter}, {where}",
+    )
 
 
 def pair_figure(pair: Mapping[str, Sequence[Group]], where: str) -> Markup | None:
     """Bars of the methods that ran on single and on mixed domains; None if there are none."""
-    means = {
-        protocol: {one.title: one.average for one in reversed(groups) if one.experiment["label"] is None}
-        for protocol, groups in pair.items()
-    }
-    lines = reference_lines([one for one in pair["mixed"] if one.method in ("clip", "ensemble")])
-    names = [name for name in reversed(means["mixed"]) if name in means["single"] and name not in lines]
+    own = {protocol: own_groups(groups) for protocol, groups in pair.items()}
+    lines = reference_lines(pair["mixed"], ("clip", "ensemble"))
+    names = [one for one in own["mixed"] if one in own["single"] and paper.title(one) not in lines]
+    names.sort(key=paper.place)
     if not names:
         return None
-    groups = {name: {protocol: means[protocol][name] for protocol in ("single", "mixed")} for name in names}
+    groups = {
+        paper.title(name): {protocol: own[protocol][name].average for protocol in ("single", "mixed")}
+        for name in names
+    }
     figure = figures.grouped_bars(groups, lines, title=f"Single against mixed domains: {where}")
-    return picture(page_svg(figure), f"Accuracy of {len(names)} methods on single and on mixed domains, {where}")
+    return picture(
+        page_svg(figure), f"Accuracy of {len(names)} methods on single and on mixed domains, {where}"
+    )
 
 
-def ablation_figure(variants: Mapping[str, Mapping[str, Group]], lines: Mapping[str, float], where: str) -> Markup:
+def ablation_figure(
+    variants: Mapping[str, Mapping[str, Group]], lines: Mapping[str, float], where: str
+) -> Markup:
     """Bars of a method's variants for each protocol."""
     groups = {
         label: {protocol: one.average for protocol, one in sorted(by_protocol.items(), reverse=True)}
