@@ -48,6 +48,8 @@ def test_best_and_second_best_of_a_column() -> None:
     zoom = [row[7].emphasis for row in table.rows[::2]]
     assert zoom == [None, "second", "best"]
     assert all(cell.emphasis is None for cell in accuracy_table(groups_of(published_result())).rows[0])
+    two = averages_table(groups_of(published_result("clip"), published_result("ramen")))
+    assert [row[1].emphasis for row in two.rows] == [None, "best"]  # the other of two is no second best
 
 
 def test_only_comparable_rows_have_the_papers_numbers() -> None:

@@ -91,7 +91,8 @@ def sweep(
             _sweep(variation, part, references, results)
             for variation, part in zip(variations, points, strict=True)
         ]
-        tables = [table for sweep, found in made for table in _tables(sweep, found)]
+        with_cost = chosen != "csv" or json_output  # one header for all rows
+        tables = [table for sweep, found in made for table in _tables(sweep, found, with_cost)]
         drawn = [_draw(sweep, figures or store / "figures") for sweep, _ in made]
     console = Console(stderr=True)
     for variation in variations:
@@ -132,12 +133,12 @@ def _sweep(
     return Sweep.from_results([*own, *lines], variation.name, points[0].method), own
 
 
-def _tables(sweep: "Sweep", results: list[dict[str, Any]]) -> list["Table"]:
+def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> list["Table"]:
     from ramen.experiments.collect import group
     from ramen.experiments.cost_tables import memory_table, time_table
     from ramen.experiments.sweep import sweep_table
 
-    if sweep.parameter != "placement":
+    if sweep.parameter != "placement" or not with_cost:
         return [sweep_table(sweep)]
     groups = group(results)  # where the memory lies changes what it costs, not what it says
     return [sweep_table(sweep), time_table(groups), memory_table(groups)]
