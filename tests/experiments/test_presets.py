@@ -28,7 +28,7 @@ OWN = sorted(
     ]
 )
 
-# The table of hyper-parameters of the Ramen paper, copied by hand: CIFAR-10-C, CIFAR-100-C, ImageNet-C, DomainNet.
+# The Ramen paper's table of hyper-parameters, copied by hand: CIFAR-10-C, CIFAR-100-C, ImageNet-C, DomainNet.
 SETS = ("cifar10c", "cifar100c", "imagenetc", "domainnet")
 FACTS = {
     "model": ("ViT-B-32/openai", "ViT-B-16/openai", "ViT-L-14/openai", "ViT-B-32/openai"),
