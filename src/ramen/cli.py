@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ramen.data.commands import app as data_app
+from ramen.experiments import commands as experiments
 from ramen.experiments.compare_command import compare
 from ramen.experiments.report_command import report
 from ramen.experiments.sweep_command import sweep
@@ -18,8 +19,10 @@ app = typer.Typer(
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
 app.add_typer(data_app, name="data")
-app.command("compare")(compare)
-app.command("sweep")(sweep)
+app.add_typer(experiments.models_app, name="models")
+app.command()(experiments.run)
+app.command()(compare)
+app.command()(sweep)
 app.command("report")(report)
 
 

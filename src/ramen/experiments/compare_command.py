@@ -9,6 +9,7 @@ import typer
 from ramen.experiments import request
 
 if TYPE_CHECKING:
+    from ramen.experiments.experiment import Experiment
     from ramen.experiments.tables import Table
 
 KINDS = ("accuracy", "averages", "time", "memory", "changes")
@@ -30,15 +31,20 @@ def compare(
     data: request.Data = "tiny",
     root: request.Root = None,
     protocol: request.Protocol = "mixed",
-    seeds: request.Seeds = "0",
+    seed: request.Seed = None,
+    seeds: request.Seeds = None,
     settings: request.Set = None,
     preset: request.Preset = None,
+    batch: request.Batch = None,
     limit: request.Limit = None,
     per_domain: request.PerDomain = None,
     severity: request.Severity = None,
-    batch: request.Batch = None,
-    device: request.Device = "cpu",
-    dtype: request.Dtype = "float32",
+    domain: request.DomainNames = None,
+    templates: request.Templates = None,
+    device: request.Device = None,
+    dtype: request.Dtype = None,
+    protocol_set: request.ProtocolSet = None,
+    data_set: request.DataSet = None,
     store: request.Store = Path("results"),
     table: Annotated[
         list[str] | None,
@@ -46,20 +52,15 @@ def compare(
             help=f"{', '.join(KINDS)} or all; may be given again. {' and '.join(_USUAL)} without it."
         ),
     ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="rich, markdown, latex or csv; by the ending of --out without it."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")] = None,
+    form: request.Format = None,
+    out: request.Out = None,
     json_output: request.Json = False,
 ) -> None:
     """Put methods side by side, in the shape of the paper's tables and beside its numbers."""
-    from rich.console import Console
-
     from ramen.experiments.collect import collect
     from ramen.experiments.writing import choose_format, write
 
-    try:
+    with request.told_errors():
         chosen = choose_format(form, out)
         kinds = _kinds(table, chosen, json_output)
         if not results and not run:
@@ -67,30 +68,29 @@ def compare(
         found = collect(results) if results else None
         own: list[dict[str, Any]] = []
         if run:
-            from ramen.experiments.paper import TITLES
-            from ramen.experiments.runner import run_experiments
-
             experiments = request.planned(
-                method or list(TITLES),
+                method or _paper_methods(),
                 model=model,
                 data=data,
                 root=root,
                 protocol=protocol,
+                seed=seed,
                 seeds=seeds,
                 settings=settings,
                 preset=preset,
+                batch=batch,
                 limit=limit,
                 per_domain=per_domain,
                 severity=severity,
-                batch=batch,
+                domain=domain,
+                templates=templates,
                 device=device,
                 dtype=dtype,
+                protocol_set=protocol_set,
+                data_set=data_set,
             )
-            own = run_experiments(experiments, store, console=Console(stderr=True), on_missing="skip")
-        runs = [*(found.results if found else []), *(one for one in own if one["kind"] == "run")]
-        made = make_tables(runs, kinds)
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
+            own = _run(experiments, store)
+        made = make_tables([*(found.results if found else []), *own], kinds)
     for warning in found.warnings if found else []:
         typer.echo(f"warning: {warning}", err=True)
     skipped = _skipped(own)
@@ -105,6 +105,20 @@ def compare(
     write([one for _, one in made], chosen, out)
 
 
+def _paper_methods() -> list[str]:
+    from ramen.experiments.paper import TITLES
+
+    return list(TITLES)
+
+
+def _run(experiments: list["Experiment"], store: Path) -> list[dict[str, Any]]:
+    from rich.console import Console
+
+    from ramen.experiments.runner import run_experiments
+
+    return run_experiments(experiments, store, console=Console(stderr=True), on_missing="skip")
+
+
 def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[str, "Table"]]:
     """The tables of each kind for each setting, setting after setting."""
     from ramen.experiments.accuracy_tables import accuracy_table, averages_table
@@ -114,9 +128,10 @@ def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[s
     makers = dict(
         zip(KINDS, (accuracy_table, averages_table, time_table, memory_table, changes_table), strict=True)
     )
-    if not results:
+    runs = [result for result in results if result["kind"] == "run"]
+    if not runs:
         raise ValueError("there are no results of runs to put into a table")
-    return [(kind, makers[kind](groups)) for groups in by_setting(group(results)) for kind in kinds]
+    return [(kind, makers[kind](groups)) for groups in by_setting(group(runs)) for kind in kinds]
 
 
 def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:

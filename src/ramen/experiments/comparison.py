@@ -12,9 +12,9 @@ from ramen.scoring import Spread
 
 FLOOR = 0.15
 RULE = (
-    f"differs from the paper's number by more than 2 sqrt(s\u00b2/n + p\u00b2), where s is the deviation measured "
-    f"over n seeds and p the printed one (with one seed s = p), and by more than {FLOOR}, which printed tenths "
-    "leave open."
+    "differs from the paper's number by more than 2 sqrt(s\u00b2/n + p\u00b2), where s is the deviation "
+    "measured over n seeds and p the printed one (with one seed s = p), and by more than "
+    f"{FLOOR}, which printed tenths leave open."
 )
 
 

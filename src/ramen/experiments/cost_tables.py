@@ -146,7 +146,7 @@ def _printed_peak(group: Group) -> float | None:
 
 
 def _fits(group: Group) -> bool:
-    """Whether it is the paper's experiment; what part of the stream ran does not change the cost of an image."""
+    """Whether it is the paper's experiment; a part of the stream will do, as cost is told for an image."""
     experiment, setting = group.experiment, paper.setting(group.experiment["data"])
     return (
         setting is not None

@@ -161,7 +161,7 @@ def _value(one: Group, parameter: str) -> Any:
         if parameter not in one.parameters:
             raise ValueError(f"method {one.method!r} has no parameter {parameter!r}")
         return one.parameters[parameter]
-    everything = {name: True for name in _varied(parameter)}
+    everything = dict.fromkeys(_varied(parameter), True)
     for name, settings in NAMED[parameter].items():
         if all(one.parameters[key] == value for key, value in {**everything, **settings}.items()):
             return name
@@ -204,6 +204,8 @@ def _reported(
         return {}, f"The paper does not vary {parameter} with {experiment['model']}."
     if parameter == "ablation":
         return dict(paper.reported_ablation(data, protocol)), "The paper's: Fig. 5, read off the figure."
+    if parameter == "placement":
+        return {}, "The paper's Table 7 has times and memory of these, no accuracies."
     if parameter == "weights" and protocol == "mixed":
         return dict(paper.reported_weights(data)), "The paper's: Table 8."
     curve = paper.reported_sweep(data, parameter, method) if protocol == "mixed" else None

@@ -21,9 +21,9 @@ def sweep(
     vary: Annotated[
         list[str],
         typer.Option(
-            help="topk=5,10,20 for any parameter of the method, or batch; capacity, topk, beta, lr and batch have "
-            "the paper's values without any; ablation, weights and placement are Ramen's variants. May be given "
-            "again."
+            help="topk=5,10,20 for any parameter of the method, or batch; capacity, topk, beta, lr and batch "
+            "have the paper's values without any; ablation, weights and placement are Ramen's variants. "
+            "May be given again."
         ),
     ],
     method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
@@ -31,34 +31,35 @@ def sweep(
     data: request.Data = "tiny",
     root: request.Root = None,
     protocol: request.Protocol = "mixed",
-    seeds: request.Seeds = "0",
+    seed: request.Seed = None,
+    seeds: request.Seeds = None,
     settings: request.Set = None,
     preset: request.Preset = None,
+    batch: request.Batch = None,
     limit: request.Limit = None,
     per_domain: request.PerDomain = None,
     severity: request.Severity = None,
-    batch: request.Batch = None,
-    device: request.Device = "cpu",
-    dtype: request.Dtype = "float32",
+    domain: request.DomainNames = None,
+    templates: request.Templates = None,
+    device: request.Device = None,
+    dtype: request.Dtype = None,
+    protocol_set: request.ProtocolSet = None,
+    data_set: request.DataSet = None,
     store: request.Store = Path("results"),
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the curves; `figures` in the store without it.")
     ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="rich, markdown, latex or csv; by the ending of --out without it."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")] = None,
+    form: request.Format = None,
+    out: request.Out = None,
     json_output: request.Json = False,
 ) -> None:
     """Vary a hyper-parameter or take parts of Ramen away, with zero-shot and EntMin as references."""
     from rich.console import Console
 
-    from ramen.experiments.runner import run_experiments
     from ramen.experiments.varying import experiments, parse_variation
     from ramen.experiments.writing import choose_format, write
 
-    try:
+    with request.told_errors():
         chosen = choose_format(form, out)
         asked = request.planned(
             list(dict.fromkeys([method, *_LINES])),
@@ -66,29 +67,32 @@ def sweep(
             data=data,
             root=root,
             protocol=protocol,
+            seed=seed,
             seeds=seeds,
             settings=settings,
             preset=preset,
+            batch=batch,
             limit=limit,
             per_domain=per_domain,
             severity=severity,
-            batch=batch,
+            domain=domain,
+            templates=templates,
             device=device,
             dtype=dtype,
+            protocol_set=protocol_set,
+            data_set=data_set,
         )
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
         variations = [parse_variation(text, bases[0]) for text in vary]
         points = [experiments(variation, bases) for variation in variations]
-        results = _results([one for part in [*points, references] for one in part], store, run_experiments)
+        results = _results([one for part in [*points, references] for one in part], store)
         made = [
             _sweep(variation, part, references, results)
             for variation, part in zip(variations, points, strict=True)
         ]
         tables = [table for sweep, found in made for table in _tables(sweep, found)]
         drawn = [_draw(sweep, figures or store / "figures") for sweep, _ in made]
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
     console = Console(stderr=True)
     for variation in variations:
         console.print(f"{variation.name}: {variation.origin}", highlight=False, soft_wrap=True)
@@ -101,9 +105,11 @@ def sweep(
     write(tables, chosen, out)
 
 
-def _results(wanted: list["Experiment"], store: Path, run_experiments: Any) -> dict[str, dict[str, Any]]:
+def _results(wanted: list["Experiment"], store: Path) -> dict[str, dict[str, Any]]:
     """Results by the experiment's key; what several points share is asked for once."""
     from rich.console import Console
+
+    from ramen.experiments.runner import run_experiments
 
     unique = list({one.key(): one for one in wanted}.values())
     found = run_experiments(unique, store, console=Console(stderr=True), on_missing="skip")

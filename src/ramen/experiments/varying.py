@@ -64,7 +64,7 @@ class Variation:
 
 
 def parse_variation(text: str, base: Experiment) -> Variation:
-    """``"topk=5,10"``, a parameter with a grid of its own such as ``"topk"``, or a set such as ``"ablation"``.
+    """``"topk=5,10"``, a parameter that has a grid such as ``"topk"``, or a set such as ``"ablation"``.
 
     Args:
         text: What is to be varied.
