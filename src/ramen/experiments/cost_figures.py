@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ramen.experiments.figure_style import COLOURS, INK, STRONG, WIDTH, legend_above, look, new_figure
+from ramen.experiments.figure_style import COLOURS, INK, STRONG, WIDTH, legend_above, look, new_figure, short
 
 
 def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
@@ -20,7 +20,7 @@ def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figu
         for number, name in enumerate(names):
             times = np.array([method.get(name, 0.0) for method in stages.values()])
             colour = COLOURS[number % len(COLOURS)]
-            axes.barh(places, times, 0.7, left=start, color=colour, label=name.replace("_", " "))
+            axes.barh(places, times, 0.7, left=start, color=colour, label=short(name))
             start = start + times
         end = _end(start)
         for place, total in enumerate(start):
@@ -35,8 +35,8 @@ def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figu
                 fontsize=8.5,
                 color="#ffffff" if beyond else INK,
             )
-        axes.set_yticks(places, list(stages))
-        axes.set(xlim=(0, end), ylim=(len(stages) - 0.4, -0.6), title=title)
+        axes.set_yticks(places, [short(name) for name in stages])
+        axes.set(xlim=(0, end), ylim=(len(stages) - 0.4, -0.6), title=short(title, 90))
         axes.set_xlabel("milliseconds an image")
         axes.grid(axis="x")
         legend_above(axes)
@@ -54,11 +54,11 @@ def cost_dots(points: Mapping[str, tuple[float, float]], *, title: str) -> Figur
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel="milliseconds an image", ylabel="accuracy, %", title=title)
+        axes.set(xlabel="milliseconds an image", ylabel="accuracy, %", title=short(title, 90))
         axes.margins(x=0.12, y=0.14)
         axes.grid(axis="both")
         figure.draw_without_rendering()  # the layout must stand before names can make room for each other
-        _place_names(axes, list(points), times, accuracies)
+        _place_names(axes, [short(name) for name in points], times, accuracies)
     return figure
 
 

@@ -43,6 +43,7 @@ _LOOK: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 9,
     "errorbar.capsize": 3,
+    "text.parse_math": False,  # a name with dollars in it is a name, not a formula
 }
 _FILES: dict[Any, Any] = {
     "svg.fonttype": "none",  # letters stay letters: small files, and the reader's own fonts
@@ -55,6 +56,16 @@ def look() -> Iterator[None]:
     """Within it figures are made in our style; nothing outside changes."""
     with mpl.rc_context(_LOOK):
         yield
+
+
+def short(name: str, letters: int = 30) -> str:
+    """A name that leaves room for the figure.
+
+    >>> short("gaussian_noise"), short("a very long name", 10)
+    ('gaussian noise', 'a very lo…')
+    """
+    name = " ".join(name.replace("_", " ").split())
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
@@ -70,7 +81,10 @@ def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
     """Below the title, left: it hides no data there. The names in ``first`` lead."""
     entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
     entries.sort(key=lambda entry: first.index(entry[1]) if entry[1] in first else len(first))
-    columns = min(5, len(entries))
+    entries = [(handle, short(label)) for handle, label in entries]
+    room = axes.figure.bbox.width / axes.figure.dpi - 1.0
+    columns = int(room / (0.6 + 0.075 * max(len(label) for _, label in entries)))
+    columns = max(1, min(len(entries), columns))
     axes.legend(
         [handle for handle, _ in entries],
         [label for _, label in entries],
@@ -92,14 +106,14 @@ def save(path: Path | str, figure: Figure) -> None:
         raise ValueError(f"path must end with one of {', '.join(kinds)}, got {path}")
     dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_FILES):
+    with mpl.rc_context(_LOOK | _FILES):
         figure.savefig(path, dpi=150, facecolor="white", metadata=dateless)
 
 
 def page_svg(figure: Figure) -> str:
     """The figure as SVG text for a page: transparent, and its dark letters turn light with the page."""
     file = io.StringIO()
-    with mpl.rc_context(_FILES):
+    with mpl.rc_context(_LOOK | _FILES):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]

@@ -19,6 +19,7 @@ from ramen.experiments.figure_style import (
     look,
     new_figure,
     save,
+    short,
 )
 from ramen.experiments.sweep import Sweep
 from ramen.scoring import Spread
@@ -68,9 +69,9 @@ def sweep_curve(sweep: Sweep) -> Figure:
             away = -15 if paper > mean else 7  # from the other curve
             axes.annotate(f"{mean:.1f}", (place, mean), (0, away), textcoords="offset points", ha="center")
         _reference_lines(axes, sweep.lines)
-        axes.set_xticks(places, [point.label for point in sweep.points])
+        axes.set_xticks(places, [short(point.label, 12) for point in sweep.points])
         axes.set(xlabel=sweep.parameter, ylabel="accuracy, %", xlim=(-0.4, len(places) - 0.6))
-        axes.set_title(_sweep_title(sweep))
+        axes.set_title(short(_sweep_title(sweep), 90))
         axes.margins(y=0.18)
         axes.grid(axis="y")
         legend_above(axes, ["measured", "reported"])
@@ -95,7 +96,7 @@ def grouped_bars(
     floor = _floor(means)
     width = 0.8 / len(series)
     with look():
-        figure, axes = new_figure(max(6.0, 1.4 + len(groups) * max(0.8, 0.52 * len(series))), 4.1)
+        figure, axes = new_figure(max(7.2, 1.4 + len(groups) * max(0.8, 0.52 * len(series))), 4.1)
         for number, name in enumerate(series):
             found = [(place, bars[name]) for place, bars in enumerate(groups.values()) if name in bars]
             places = [place + (number - (len(series) - 1) / 2) * width for place, _ in found]
@@ -112,14 +113,14 @@ def grouped_bars(
             )
             axes.bar_label(bars, [f"{height:.1f}" for height in heights], padding=2, fontsize=8)
         _reference_lines(axes, lines)
-        axes.set_xticks(range(len(groups)), list(groups))
+        axes.set_xticks(range(len(groups)), [short(name) for name in groups])
         if len(groups) > 6 or max(map(len, groups)) > 12:
             axes.tick_params(axis="x", rotation=30)
             for label in axes.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
         start = f" (the axis starts at {floor:g})" if floor else ""
         axes.set(ylim=(floor, max(means) + 0.12 * (max(means) - floor)), ylabel=f"accuracy, %{start}")
-        axes.set(xlim=(-0.6, len(groups) - 0.4), title=title)
+        axes.set(xlim=(-0.6, len(groups) - 0.4), title=short(title, 90))
         axes.grid(axis="y")
         legend_above(axes, series)
     return figure
@@ -144,8 +145,8 @@ def domain_dots(
         for number, name in enumerate(shown):
             marker, colour = "oDs^vP"[number % 6], COLOURS[number % len(COLOURS)]
             axes.plot(_gaps(accuracies[name]), places, marker, color=colour, markersize=7, label=name)
-        axes.set_yticks(places, [domain.replace("_", " ") for domain in domains])
-        axes.set(ylim=(len(domains) - 0.5, -0.5), xlabel="accuracy, %", title=title)
+        axes.set_yticks(places, [short(domain) for domain in domains])
+        axes.set(ylim=(len(domains) - 0.5, -0.5), xlabel="accuracy, %", title=short(title, 90))
         axes.grid(axis="both")
         legend_above(axes, shown)
     return figure
@@ -162,9 +163,9 @@ def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Fi
         axes.bar_label(right, [f"{share:.1f}" for share in repaired], padding=4, fontsize=8.5)
         axes.bar_label(left, [f"{share:.1f}" for share in broken], padding=4, fontsize=8.5)
         axes.axvline(0, color=SOFT, linewidth=1)
-        axes.set_yticks(places, list(changes))
+        axes.set_yticks(places, [short(name) for name in changes])
         reach = 1.2 * max(1.0, float(repaired.max()), float(broken.max()))
-        axes.set(xlim=(-reach, reach), ylim=(len(changes) - 0.4, -0.6), title=title)
+        axes.set(xlim=(-reach, reach), ylim=(len(changes) - 0.4, -0.6), title=short(title, 90))
         axes.set_xlabel("share of all images, %")
         axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
         axes.grid(axis="x")
@@ -183,8 +184,8 @@ def bin_bars(
             places = np.arange(len(labels)) + (number - (len(series) - 1) / 2) * width
             bars = axes.bar(places, values, 0.94 * width, color=COLOURS[number % len(COLOURS)], label=name)
             axes.bar_label(bars, [f"{value:.1f}" for value in values], padding=2, fontsize=8)
-        axes.set_xticks(range(len(labels)), labels)
-        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        axes.set_xticks(range(len(labels)), [short(label, 12) for label in labels])
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=short(title, 90))
         axes.margins(x=0.02, y=0.1)
         axes.grid(axis="y")
         if len(series) > 1:

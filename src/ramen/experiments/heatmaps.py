@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from ramen.experiments.figure_style import look, new_figure
+from ramen.experiments.figure_style import look, new_figure, short
 
 _CELL = 0.5  # inches: three digits and a point fit in
 _LOSS_TO_GAIN = LinearSegmentedColormap.from_list(
@@ -36,7 +36,7 @@ def composition_map(
     with look():
         figure, axes = _cells(domains, domains, shares, mpl.colormaps["magma_r"], Normalize(0, 100), "{:.1f}")
         axes.set(xlabel="domain of the support entries", ylabel="domain of the image")
-        axes.set_title(f"{title}\nsame domain: {same:.1f} % on average, {chance:.1f} % by chance")
+        axes.set_title(f"{short(title, 90)}\nsame domain: {same:.1f} % on average, {chance:.1f} % by chance")
     return figure
 
 
@@ -51,7 +51,7 @@ def gain_map(domains: Sequence[str], gains: Mapping[str, Sequence[float | None]]
         figure, axes = _cells(
             domains, list(gains), table, _LOSS_TO_GAIN, TwoSlopeNorm(0, -reach, reach), "{:+z.1f}"
         )
-        axes.set_title(title)
+        axes.set_title(short(title, 90))
     return figure
 
 
@@ -63,6 +63,7 @@ def _cells(
     scale: Normalize,
     form: str,
 ) -> tuple[Figure, Axes]:
+    columns, rows = [short(name) for name in columns], [short(name) for name in rows]
     longest = max((len(name) for name in (*columns, *rows)), default=0)
     margin = 0.6 + 0.078 * longest
     figure, axes = new_figure(
@@ -76,11 +77,11 @@ def _cells(
         letters = "#ffffff" if dark else "#111111"
         cell = axes.text(column + 0.5, row + 0.5, shown, ha="center", va="center", fontsize=8, color=letters)
         cell.set_in_layout(False)  # it is inside anyway, and measuring hundreds of them takes long
-    axes.set_xticks(np.arange(len(columns)) + 0.5, [name.replace("_", " ") for name in columns])
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
     axes.tick_params(axis="x", rotation=45, length=0)
     for label in axes.get_xticklabels():
         label.set(ha="right", rotation_mode="anchor")
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [name.replace("_", " ") for name in rows])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()

@@ -1,7 +1,9 @@
 """One page with everything that results tell: tables, figures, and the settings behind every number."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ramen.experiments.collect import Collection, collect
 from ramen.experiments.page import across, pictures, studies
@@ -31,9 +33,10 @@ def make_page(found: Collection, *, title: str = "Results") -> str:
     """The page as text, with nothing in it that has to be fetched."""
     settings = settings_of(found)
     page = Page()
-    if found.warnings:
-        items = [element("li", warning) for warning in found.warnings]
-        page.add("left-out", "Files left out", element("ul", *items, class_="bad"))
+    shown, left_out = _studies(found)
+    if found.warnings or left_out:
+        items = [element("li", warning) for warning in (*found.warnings, *left_out)]
+        page.add("left-out", "Left out", element("ul", *items, class_="bad"))
     if settings:
         page.add("overview", "Overview", render(across.overview(settings)))
     for setting in settings:
@@ -41,15 +44,28 @@ def make_page(found: Collection, *, title: str = "Results") -> str:
     across.add_pairs(page, settings)
     across.add_ablations(page, settings)
     across.add_sweeps(page, settings)
-    for place, study in enumerate(one for one in found.others if one.get("kind") == "study"):
-        page.add(
-            f"study-{place}", str(study.get("title") or study.get("study")), *studies.parts(study, place)
-        )
+    for place, study in enumerate(shown):
+        title_of = str(study.get("title") or study["study"])
+        page.add(f"study-{place}", title_of, *studies.parts(study, place))
     blocks = [settings_block(row, setting.name) for setting in settings for row in setting.all_rows]
     if blocks:
         note = "Everything that decided a number, as it was written down with the result."
         page.add("settings", "Settings behind every number", element("p", note, class_="soft"), *blocks)
     return document(title, _summary(found, settings), page)
+
+
+def _studies(found: Collection) -> tuple[list[dict[str, Any]], list[str]]:
+    """Those that can be shown, and what is to be said of everything else that is no run."""
+    shown, left_out = [], []
+    for one in sorted(found.others, key=lambda one: json.dumps(one, sort_keys=True)):
+        reason = (
+            studies.problem(one) if one.get("kind") == "study" else f"a result of kind {one.get('kind')!r}"
+        )
+        if reason is None:
+            shown.append(one)
+        else:
+            left_out.append(reason)
+    return shown, left_out
 
 
 def _setting_parts(setting: Setting) -> Iterator[Markup]:

@@ -5,7 +5,7 @@ from itertools import count
 
 from ramen.experiments import paper
 from ramen.experiments.collect import Group
-from ramen.experiments.comparison import beside_paper
+from ramen.experiments.comparison import beside_paper, obstacle
 from ramen.experiments.page import pictures
 from ramen.experiments.page.document import Page
 from ramen.experiments.page.html import (
@@ -20,10 +20,12 @@ from ramen.experiments.page.html import (
     render,
     spread,
     text,
+    without_empty_columns,
 )
 from ramen.experiments.page.setting import Setting, data_title
 from ramen.experiments.page.tables import best_mean, gain_cell
 from ramen.experiments.page.variations import Swept, ablations, own_groups, reference_lines, single_and_mixed
+from ramen.experiments.varying import NAMED
 from ramen.scoring import Spread
 
 
@@ -79,7 +81,7 @@ def _pair_table(pair: Mapping[str, Sequence[Group]], anchor: str, where: str) ->
             *map(_reported_average, (single, mixed)),
         ]
         body.append(Row(cells, method=mixed.title))
-    return Table(anchor, where, columns, body, "Average accuracy in percent.")
+    return without_empty_columns(Table(anchor, where, columns, body, "Average accuracy in percent."))
 
 
 def _reported_average(one: Group) -> Cell:
@@ -121,12 +123,34 @@ def _ablation_table(
     for label, by_protocol in variants.items():
         for protocol, one in by_protocol.items():
             row = next(home.named(one) for home in settings if any(one is row.group for row in home.all_rows))
-            reported = paper.reported_ablation(one.experiment["data"], protocol).get(label)
-            shown = None if reported is None else Spread(reported.mean, reported.deviation, 1)
             link = Cell(element("a", label, href=f"#{row.anchor}"), label)
-            cells = [link, text(protocol), spread(one.average), gain_cell(one), spread(shown), row.seed_links]
+            cells = [
+                link,
+                text(protocol),
+                spread(one.average),
+                gain_cell(one),
+                _reported_variant(one),
+                row.seed_links,
+            ]
             body.append(Row(cells, method=label))
-    return Table(anchor, where, columns, body)
+    return without_empty_columns(Table(anchor, where, columns, body))
+
+
+def _reported_variant(one: Group) -> Cell:
+    """The paper's number for a variant with a name of its own, or for the method itself."""
+    label, data, protocol = one.experiment["label"], one.experiment["data"], one.experiment["protocol"]
+    if label is None:
+        return _reported_average(one)
+    known = {
+        "ablation": paper.reported_ablation(data, protocol),
+        "weights": paper.reported_weights(data) if protocol == "mixed" else {},
+    }
+    for name, values in known.items():
+        value = values.get(label.removeprefix(f"{name}: "))
+        varied = frozenset(parameter for changed in NAMED[name].values() for parameter in changed)
+        if value is not None and one.method == "ramen" and obstacle(one, varied) is None:
+            return spread(Spread(value.mean, value.deviation, 1))
+    return Cell(NOTHING)
 
 
 def add_sweeps(page: Page, settings: Sequence[Setting]) -> None:
@@ -170,4 +194,4 @@ def _sweep_table(swept: Swept, setting: Setting, anchor: str) -> Table:
         ]
         body.append(Row(cells, method=paper.title(sweep.method)))
     name = f"{paper.title(sweep.method)}: {sweep.parameter}, {setting.name}"
-    return Table(anchor, name, columns, body, sweep.note)
+    return without_empty_columns(Table(anchor, name, columns, body, sweep.note))

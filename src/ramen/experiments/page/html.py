@@ -3,7 +3,7 @@
 import base64
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ramen.scoring import Spread
@@ -113,6 +113,17 @@ def spread(value: Spread | None, form: str = ".2f", **options: str | bool | None
         return number(value.mean, form, **options)
     shown = join(_written(value.mean, form), element("span", f" ± {value.deviation:.2f}", class_="spread"))
     return Cell(shown, value.mean, value.deviation, **options)  # type: ignore[arg-type]
+
+
+def without_empty_columns(table: Table) -> Table:
+    """The table less the columns in which no row has a value."""
+    kept = [
+        place
+        for place in range(len(table.columns))
+        if not place or any(row.cells[place].value is not None for row in table.rows)
+    ]
+    rows = [replace(row, cells=[row.cells[place] for place in kept]) for row in table.rows]
+    return replace(table, columns=[table.columns[place] for place in kept], rows=rows)
 
 
 def render(table: Table) -> Markup:

@@ -39,10 +39,12 @@ def settings_block(row: Named, where: str) -> Markup:
         if own
         else Markup()
     ]
+    columns = []
     for part, heading in _HEADINGS.items():
         members = [name for name in common if name[0] == part]
         if members:
-            parts += [element("h3", heading), _list(members, runs[0])]
+            columns.append(element("div", element("h3", heading), _list(members, runs[0])))
+    parts.append(element("div", *columns, class_="columns"))
     parts.append(render(_runs_table(row, own, runs)))
     seeds = ", ".join(map(str, row.group.seeds))
     summary = element(
@@ -82,6 +84,14 @@ def _list(names: Sequence[tuple[str, str]], values: Mapping[tuple[str, str], Any
         join(element("dt", name[1].replace("_", " ")), element("dd", _value(values[name]))) for name in names
     )
     return element("dl", *entries)
+
+
+def facts_list(facts: Mapping[str, Any]) -> Markup:
+    """Names and values, however deep they lie."""
+    flat: dict[tuple[str, str], Any] = {}
+    for name, value in facts.items():
+        flat |= _flatten("", name, value)
+    return _list(list(flat), flat)
 
 
 def _value(value: Any) -> Markup:

@@ -21,6 +21,7 @@ from ramen.experiments.page.html import (
     number,
     spread,
     text,
+    without_empty_columns,
 )
 from ramen.scoring import Spread, over_seeds
 
@@ -198,7 +199,7 @@ def cost_table(rows: Sequence[Named], anchor: str) -> Table:
     ]
     body = [Row(_cost_cells(row), method=row.name) for row in rows]
     note = "Means over seeds; memory is the largest of them. Times of different hardware do not compare."
-    return Table(anchor, "Time and memory", columns, body, note)
+    return without_empty_columns(Table(anchor, "Time and memory", columns, body, note))
 
 
 def _cost_cells(row: Named) -> list[Cell]:

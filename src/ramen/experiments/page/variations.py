@@ -7,7 +7,7 @@ from typing import Any
 
 from ramen.experiments.collect import Group
 from ramen.experiments.sweep import LINES, Sweep
-from ramen.experiments.varying import BATCH
+from ramen.experiments.varying import BATCH, NAMED
 
 _LEAST_POINTS = 3  # two values are two rows of a table, three are a curve
 
@@ -80,7 +80,16 @@ def ablations(settings: Sequence[Sequence[Group]]) -> list[dict[str, dict[str, G
             own = own_groups(groups).get(method)
             if own is not None and _beside_protocol(own) == place:
                 variants.setdefault(own.title, {}).setdefault(own.experiment["protocol"], own)
-    return list(found.values())
+    return [dict(sorted(variants.items(), key=_variant_order)) for variants in found.values()]
+
+
+def _variant_order(variant: tuple[str, dict[str, Group]]) -> tuple[bool, int]:
+    """As the paper has them, others in front, the method itself last."""
+    label, groups = variant
+    itself = all(one.experiment["label"] is None for one in groups.values())
+    known = [name for names in (NAMED["ablation"], NAMED["weights"]) for name in names]
+    name = label.removeprefix("weights: ")
+    return itself, known.index(name) if name in known else -1
 
 
 def _family(one: Group) -> str:
