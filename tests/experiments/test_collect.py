@@ -17,6 +17,16 @@ def test_results_of_folders_and_files_once_each(tmp_path) -> None:
     assert found.warnings == []
 
 
+def test_what_a_run_under_way_keeps_is_no_result(tmp_path) -> None:
+    write_result(tmp_path / "run.json", sample_result())
+    hidden = tmp_path / ".ramen-seed1.partial" / "state.json"
+    hidden.parent.mkdir()
+    hidden.write_text("{}")
+    found = collect([tmp_path])
+    assert len(found.results) == 1
+    assert found.warnings == []
+
+
 def test_damaged_files_are_named_and_the_rest_is_kept(tmp_path) -> None:
     write_result(tmp_path / "good.json", sample_result())
     (tmp_path / "cut.json").write_text('{"schema": 1, "ki')

@@ -68,9 +68,16 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
-        below = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        found |= dict.fromkeys(below)
+        found |= dict.fromkeys(_below(path) if path.is_dir() else [path])
     return list(found)
+
+
+def _below(folder: Path) -> list[Path]:
+    """Hidden folders are left out: they hold what a run under way keeps."""
+    files = sorted(folder.rglob("*.json"))
+    return [
+        file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
 
 
 def _finished(found: tuple[Result, Path]) -> str:
