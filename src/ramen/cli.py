@@ -8,6 +8,9 @@ import typer
 
 from ramen.data.commands import app as data_app
 from ramen.experiments import commands as experiments
+from ramen.experiments.compare_command import compare
+from ramen.experiments.report_command import report
+from ramen.experiments.sweep_command import sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -18,6 +21,9 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(experiments.models_app, name="models")
 app.command()(experiments.run)
+app.command()(compare)
+app.command()(sweep)
+app.command("report")(report)
 
 
 @app.callback()
