@@ -333,7 +333,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _leaves(inner)
-    elif not isinstance(value, bool):
+    elif value is not None and not isinstance(value, bool):  # these are told in words
         yield value
 
 

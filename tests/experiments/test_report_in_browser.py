@@ -100,8 +100,8 @@ def test_the_keyboard_sorts(browser: Browser) -> None:
 
 
 def test_numbers_sort_as_numbers_missing_ones_last_equal_ones_as_they_were(browser: Browser) -> None:
-    """Nine below ten, unlike the words; what has no value stays at the end in both directions."""
-    values = {"CLIP": "9", "Tent": "10", "SAR": "", "Ramen": "10"}
+    """Minus ten below minus nine, unlike the words; what has no value stays at the end in both directions."""
+    values = {"CLIP": "-10", "Tent": "-9", "SAR": "", "Ramen": "-9"}
     code = """
         for (const row of document.querySelector(arguments[0]).tBodies[0].rows) {
           const value = arguments[1][row.cells[0].textContent];

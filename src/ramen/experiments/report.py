@@ -95,7 +95,7 @@ def _summary(found: Collection, settings: Sequence[Setting]) -> str:
     rows = [row for one in settings for row in one.all_rows]
     methods = {row.group.method for row in rows}
     commits = sorted(
-        {str(run["provenance"].get("commit")) for run in found.results if "provenance" in run} - {"None"}
+        {str(run["provenance"].get("commit"))[:12] for run in found.results if "provenance" in run} - {"None"}
     )
     words = [
         _counted(len(found.results), "run"),

@@ -110,9 +110,9 @@ def _accuracy_note(compared: bool) -> str:
 
 
 def best_mean(spreads: Sequence[Spread | None]) -> float | None:
-    """The highest mean of several rows; None for a single one, which has nothing to beat."""
+    """The highest mean of several rows; None where there is nothing to beat."""
     means = [one.mean for one in spreads if one is not None]
-    return max(means) if len(means) > 1 else None
+    return max(means) if len(set(means)) > 1 else None
 
 
 def gain_cell(group: Group) -> Cell:
