@@ -4,13 +4,13 @@ Pillow resizes a picture along one axis and then the other. A new pixel is a wei
 half up and clamped to 0..255 after each axis; the weights are whole numbers of units of 2**-22. As a matrix
 product in float32 such a sum would lose bits: it needs 31 of them. So each weight is written as signed digits
 of at most 11 bits, the digits are multiplied apart, and their sums are joined from the lowest digit up, each
-handing what it has above its place to the next. Every product and every sum is then a whole number below 2**24
-of its digit's units: exact in float32 in whatever order a device adds, and in TF32 as well, which keeps 11 bits
-of a factor. The pixels do not depend on whether that is switched on.
+handing what it has above its place to the next. Every product and every sum is then a whole number below
+2**24 of its digit's units: exact in float32 in whatever order a device adds, and in TF32 as well, which keeps
+11 bits of a factor. The pixels do not depend on whether that is switched on.
 
-Which axis comes first shows in some pixels, and Pillow's versions differ in it: up to 12 it is always the width,
-from 13 on the height where that shrinks much more. The installed Pillow is asked, once for each pair of sizes,
-and has to agree in every pixel of some noise.
+Which axis comes first shows in some pixels, and Pillow's versions differ in it: in older ones it is always
+the width, from 13 on the height where that shrinks much more. The installed Pillow is asked, once for each
+pair of sizes, and has to agree in every pixel of some noise.
 """
 
 import math
@@ -215,7 +215,8 @@ def fixed_point_weights(span: Span, interpolation: str) -> NDArray[np.int64]:
     inside = (places >= np.trunc(centres - reach + 0.5)) & (places < np.trunc(centres + reach + 0.5))
     weights = np.where(inside, curve((places - centres + 0.5) * (1.0 / stretch)), 0.0)
     weights /= np.cumsum(weights, axis=1)[:, -1:]  # one after the other, as Pillow adds them
-    return np.trunc(weights * 2**_UNIT_BITS + np.copysign(0.5, weights)).astype(np.int64)
+    rounded: Numbers = np.trunc(weights * 2**_UNIT_BITS + np.copysign(0.5, weights))
+    return rounded.astype(np.int64)
 
 
 def _nearest(span: Span) -> NDArray[np.int64]:
