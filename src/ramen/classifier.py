@@ -137,12 +137,17 @@ class ZeroShotClassifier:
             images: One picture, a list of them, or a uint8 batch ``(B, 3, H, W)``.
             dtype: The result's type; with the encoder's own, ``clf.dtype``, it takes the least memory.
         """
+        return self.preprocessing(images, device=self.device, dtype=dtype)
+
+    @property
+    def preprocessing(self) -> Preprocess:
+        """What ``preprocess`` does, apart from the device."""
         if self._preprocess is None:
             raise ValueError(
                 "this classifier was built without preprocessing: pass preprocess=ramen.Preprocess(size=...) "
                 "to ZeroShotClassifier, or preprocess the images yourself"
             )
-        return self._preprocess(images, device=self.device, dtype=dtype)
+        return self._preprocess
 
     def check_images(self, images: object) -> Tensor:
         """``images``, if it is a batch of preprocessed images."""
