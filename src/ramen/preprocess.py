@@ -127,7 +127,10 @@ class Preprocess:
             plan = self._plan(tuple(batch.shape[2:]))
             if resample.agrees_with_pillow(plan):
                 return self._padded(resample.resize(upload(batch, device), plan))
-            warnings.warn(f"{plan} is not how the installed Pillow resizes: left to Pillow", stacklevel=2)
+            warnings.warn(
+                f"resizing on {device} would not give the installed Pillow's pixels, which does it instead: {plan}",
+                stacklevel=2,
+            )
         pixels = np.empty((len(pictures), 3, *self.size), dtype=np.uint8)
         for index, picture in enumerate(pictures):
             pixels[index] = self._resize(_as_pil(picture), _name(picture, index)).transpose(2, 0, 1)

@@ -13,6 +13,7 @@ the width, from 13 on the height where that shrinks much more. The installed Pil
 pair of sizes, and has to agree in every pixel of some noise.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ def resize(images: Tensor, plan: Plan) -> Tensor:
 
 
 def agrees_with_pillow(plan: Plan) -> bool:
-    """Whether ``resize`` gives the pixels of the Pillow that is installed: it does for all known versions."""
+    """Whether ``resize`` gives the pixels of the installed Pillow.
+
+    It does with the versions known, up to thousands of old pixels for a new one.
+    """
     return _rows_first(plan) is not None
 
 
@@ -97,10 +101,11 @@ def _rows_first(plan: Plan) -> bool | None:
         [np.asarray(Image.fromarray(n).resize(size, FILTERS[plan.interpolation]))[plan.wanted] for n in noise]
     )
     images = torch.from_numpy(noise).permute(0, 3, 1, 2)
-    for rows_first in (False, True):
-        ours = _resize(images, plan, rows_first, torch.float64)  # which no switch makes less exact
-        if np.array_equal(ours.permute(0, 2, 3, 1).numpy(), theirs):
-            return rows_first
+    with contextlib.suppress(OverflowError):
+        for rows_first in (False, True):
+            ours = _resize(images, plan, rows_first, torch.float64)  # which no switch makes less exact
+            if np.array_equal(ours.permute(0, 2, 3, 1).numpy(), theirs):
+                return rows_first
     return None
 
 
@@ -199,7 +204,7 @@ def _digits(weights: NDArray[np.int64], span: Span) -> tuple[int, list[NDArray[n
         digits.append(rest)
         if all(255 * np.abs(digit).sum(1).max() <= _EXACT for digit in digits):
             return bits, digits
-    raise ValueError(f"images: {span.old} pixels in a row are too many to be resized to {span.new}")
+    raise OverflowError(f"{span.old} pixels in a row are too many to be resized exactly to {span.new}")
 
 
 def fixed_point_weights(span: Span, interpolation: str) -> NDArray[np.int64]:
