@@ -152,9 +152,7 @@ def test_a_device_that_cannot_do_it_exactly_leaves_it_to_pillow(monkeypatch: pyt
     monkeypatch.setattr(resample, "agrees_with_pillow", lambda plan: False)
     monkeypatch.setattr("ramen.preprocess.upload", lambda tensor, device: tensor)
     batch = torch.randint(256, (2, 3, 20, 20), dtype=torch.uint8)
-    with pytest.warns(
-        UserWarning, match="resizing on meta would not give the pixels of the installed Pillow"
-    ):
+    with pytest.warns(UserWarning, match="resizing on meta would not give the installed Pillow's pixels"):
         pixels = Preprocess(16).pixels(batch, device="meta")
     assert torch.equal(pixels, Preprocess(16).pixels(batch))
 

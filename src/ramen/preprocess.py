@@ -128,7 +128,7 @@ class Preprocess:
             if resample.agrees_with_pillow(plan):
                 return self._padded(resample.resize(upload(batch, device), plan))
             warnings.warn(
-                f"resizing on {device} would not give the pixels of the installed Pillow, so it is asked: {plan}",
+                f"resizing on {device} would not give the installed Pillow's pixels, so it is asked: {plan}",
                 stacklevel=2,
             )
         pixels = np.empty((len(pictures), 3, *self.size), dtype=np.uint8)
