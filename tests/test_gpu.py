@@ -1,14 +1,18 @@
 """What only a GPU can show: the same answers as on the CPU, and no waiting for the device."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import ramen
-from ramen import aggregate, testing
+from ramen import aggregate, resample, testing
 from ramen.memory import Memory
+from ramen.prefetch import prefetch
 
 pytestmark = pytest.mark.gpu
 
@@ -132,3 +136,80 @@ def test_a_state_moves_between_devices() -> None:
         there.predict(batch)
     here.load_state_dict(there.state_dict())
     assert (here.predict(images[3]).labels == there.predict(images[3]).labels).float().mean() > 0.95
+
+
+# -- preprocessing ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["float32", "TF32"])
+def matrix_products(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With and without the switch that rounds factors to eleven bits."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = request.param == "TF32"
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def noise(count: int, height: int, width: int, extreme: bool = False) -> Tensor:
+    generator = torch.Generator().manual_seed(height * width)
+    pixels = torch.randint(256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
+    return torch.where(pixels > 127, 255, 0).to(torch.uint8) if extreme else pixels
+
+
+@pytest.mark.usefixtures("matrix_products")
+@pytest.mark.parametrize("mode", ["shortest", "longest", "squash"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "lanczos", "nearest"])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_preprocessing_gives_the_numbers_of_the_cpu(mode: str, interpolation: str, extreme: bool) -> None:
+    for size, old in [
+        (224, (32, 32)),
+        (224, (375, 500)),
+        (224, (900, 301)),
+        (64, (33, 2000)),
+        ((48, 32), (57, 91)),
+    ]:
+        preprocess = ramen.Preprocess(size, interpolation=interpolation, resize_mode=mode, fill_color=7)
+        batch = noise(6, *old, extreme)
+        there = preprocess.pixels(batch, device="cuda")
+        assert there.device.type == "cuda"
+        assert torch.equal(there.cpu(), preprocess.pixels(batch))
+        assert torch.equal(preprocess(batch.cuda()).cpu(), preprocess(batch))
+        assert torch.equal(
+            preprocess(batch, device="cuda", dtype="float16").cpu(), preprocess(batch, dtype="float16")
+        )
+
+
+def test_a_large_batch_is_resized_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    preprocess, batch = ramen.Preprocess(64), noise(50, 32, 32).cuda()
+    at_once = preprocess(batch)
+    monkeypatch.setattr(resample, "_DEVICE_WORKSPACE", 2**20)
+    assert torch.equal(preprocess(batch), at_once)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_preprocessing_does_not_wait_for_the_device(pinned: bool) -> None:
+    clf = testing.small_classifier(device="cuda")
+    batches = [noise(8, 40, 44).roll(i, 3) for i in range(4)]
+    expected = [clf.preprocess(batch).cpu() for batch in batches]  # also warms up
+    buffer = torch.empty_like(batches[0], pin_memory=pinned)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(100_000_000)  # the device is busy while the caller writes to its buffer again
+        results = [clf.preprocess(buffer.copy_(batch)) for batch in batches]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(results, expected, strict=True))
+
+
+def test_workers_for_a_device(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{index}.png" for index in range(5)]
+    for path, image in zip(paths, noise(5, 40, 50), strict=True):
+        Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0))).save(path)
+    clf = testing.small_classifier(device="cuda", dtype="float16")
+    batches = [paths[:3], paths[3:]]
+    results = list(prefetch(batches, clf, workers=2, dtype=clf.dtype))
+    assert all(result.device.type == "cuda" for result in results)
+    assert all(
+        torch.equal(a, clf.preprocess(b, dtype=clf.dtype)) for a, b in zip(results, batches, strict=True)
+    )

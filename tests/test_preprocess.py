@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
+from ramen import resample
 from ramen.preprocess import Preprocess, open_image
 
 
@@ -97,6 +100,70 @@ def test_another_default_device_or_type_changes_nothing() -> None:
     assert torch.equal(result, expected)
 
 
+# -- the path of tensors on a device, computed here -------------------------------------------------
+
+
+def as_on_a_device(preprocess: Preprocess, batch: torch.Tensor) -> torch.Tensor:
+    plan = preprocess._plan(tuple(batch.shape[2:]))
+    assert resample.agrees_with_pillow(plan)
+    return preprocess._padded(resample.resize(batch, plan))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    old=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    size=st.tuples(st.integers(1, 64), st.integers(1, 64)),
+    square=st.booleans(),
+    interpolation=st.sampled_from(["bicubic", "bilinear", "lanczos", "nearest"]),
+    mode=st.sampled_from(["shortest", "longest", "squash"]),
+    seed=st.integers(0, 99),
+)
+def test_a_device_gives_the_same_pixels(
+    old: tuple[int, int], size: tuple[int, int], square: bool, interpolation: str, mode: str, seed: int
+) -> None:
+    preprocess = Preprocess(
+        size[0] if square else size, interpolation=interpolation, resize_mode=mode, fill_color=9
+    )
+    batch = torch.randint(256, (2, 3, *old), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    if 0 in preprocess._resized((old[1], old[0])):
+        with pytest.raises(ValueError, match="too elongated"):
+            preprocess._plan(old)
+        return
+    assert torch.equal(as_on_a_device(preprocess, batch), preprocess.pixels(batch))
+
+
+@pytest.mark.parametrize("mode", ["shortest", "longest", "squash"])
+@pytest.mark.parametrize("old", [(32, 32), (375, 500), (500, 333)])
+def test_at_the_size_of_clip(old: tuple[int, int], mode: str) -> None:
+    preprocess = Preprocess(224, resize_mode=mode)
+    batch = torch.randint(256, (3, 3, *old), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(as_on_a_device(preprocess, batch), preprocess.pixels(batch))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_the_result_is_rounded_at_the_end(dtype: str) -> None:
+    batch = torch.randint(256, (9, 3, 20, 20), dtype=torch.uint8)
+    result = Preprocess(16)(batch, dtype=dtype)
+    assert result.dtype == getattr(torch, dtype)
+    assert torch.equal(result, Preprocess(16)(batch).to(result.dtype))
+
+
+def test_a_device_that_cannot_do_it_exactly_leaves_it_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "agrees_with_pillow", lambda plan: False)
+    monkeypatch.setattr("ramen.preprocess.upload", lambda tensor, device: tensor)
+    batch = torch.randint(256, (2, 3, 20, 20), dtype=torch.uint8)
+    with pytest.warns(UserWarning, match="resizing on meta would not give the installed Pillow's pixels"):
+        pixels = Preprocess(16).pixels(batch, device="meta")
+    assert torch.equal(pixels, Preprocess(16).pixels(batch))
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="device must name a torch device"):
+        Preprocess(16)(picture(20, 20), device="gpu")
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        Preprocess(16)(picture(20, 20), dtype="uint8")
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -176,6 +243,7 @@ def test_what_is_no_picture() -> None:
         ),
         ({"size": (8, 8), "resize_mode": "fit"}, "resize_mode must be one of"),
         ({"size": (8,)}, r"size must be a height and a width, or one number for both, got \(8,\)"),
+        ({"size": (8, 8), "fill_color": 256}, "fill_color must be between 0 and 255, got 256"),
         ({"size": (8, 8), "std": (1, 1, 0)}, "mean and std must be three numbers, std above 0"),
     ],
 )

@@ -145,14 +145,28 @@ class ZeroShotClassifier:
 
     # -- what it computes ---------------------------------------------------------------------------
 
-    def preprocess(self, images: Picture | Sequence[Picture]) -> Tensor:
-        """PIL images, paths or uint8 tensors as the float tensor that the encoder takes."""
+    def preprocess(
+        self, images: Picture | Sequence[Picture], *, dtype: str | torch.dtype = torch.float32
+    ) -> Tensor:
+        """PIL images, paths or uint8 tensors as the float tensor that the encoder takes, on its device.
+
+        Uint8 tensors of one size are also resized there, to the same numbers as on the CPU.
+
+        Args:
+            images: One picture, a list of them, or a uint8 batch ``(B, 3, H, W)``.
+            dtype: The result's type; with the encoder's own, ``clf.dtype``, it takes the least memory.
+        """
+        return self.preprocessing(images, device=self.device, dtype=dtype)
+
+    @property
+    def preprocessing(self) -> Preprocess:
+        """What ``preprocess`` does, apart from the device."""
         if self._preprocess is None:
             raise ValueError(
                 "this classifier was built without preprocessing: pass preprocess=ramen.Preprocess(size=...) "
                 "to ZeroShotClassifier, or preprocess the images yourself"
             )
-        return self._preprocess(images)
+        return self._preprocess
 
     def check_images(self, images: object) -> Tensor:
         """``images``, if it is a batch of preprocessed images."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 _DTYPES = {
     "float64": torch.float64,
@@ -53,6 +54,17 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
     return _DTYPES[dtype]
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` on ``device``, without waiting for what the device is doing.
+
+    It goes through page-locked memory of its own, so the caller may write to ``tensor`` at once.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        locked = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        return locked.copy_(tensor).to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def free_bytes(device: torch.device) -> int | None:
