@@ -1,0 +1,23 @@
+"""Triton kernels, for GPUs. The plain torch that each must equal is named beside it.
+
+Nothing here waits for the device, and everything can be captured in a CUDA graph. The modules import Triton;
+``available`` says whether they can be imported.
+"""
+
+import contextlib
+import importlib.util
+from contextlib import AbstractContextManager
+from functools import cache
+
+import torch
+
+
+@cache
+def available() -> bool:
+    """Whether Triton is installed; torch brings it on Linux."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def on(device: torch.device) -> AbstractContextManager[None]:
+    """Launch on ``device``; on the CPU, where only Triton's interpreter runs, there is nothing to choose."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()  # type: ignore[return-value]
