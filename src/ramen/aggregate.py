@@ -95,22 +95,28 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def _by_kernel(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    from ramen.kernels.rows import copy_rows
-
     out = weights.new_empty(len(rows), codec.size)
     if stored.device == weights.device:
         _sum_panel(codec, stored, scales, rows, rows, weights, out, 0)
-        return out
-    # Which rows are in use, and one place of a smaller table for each, without asking how many there are.
-    needed = torch.zeros(len(stored), dtype=torch.int32, device=rows.device)
-    needed.scatter_(0, rows.flatten(), 1)
+    else:
+        _sum_from_host(codec, stored, scales, rows, weights, out)
+    return out
+
+
+def _sum_from_host(
+    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, out: Tensor
+) -> None:
+    from ramen.kernels.rows import copy_rows
+
+    # Which rows are in use, and a place in a smaller table for each, without asking how many there are.
+    needed = torch.zeros(len(stored), dtype=torch.int32, device=rows.device).scatter_(0, rows.flatten(), 1)
     place = needed.cumsum(0) - 1
+    places = place[rows]
     most = min(rows.numel(), len(stored))
     for panel in codec.panels(most, _STAGING_BYTES, unpacked=False):
         part = torch.empty(most, panel.stop - panel.start, dtype=stored.dtype, device=rows.device)
         copy_rows(stored[:, panel], needed, place, part)
-        _sum_panel(codec, part, scales, place[rows], rows, weights, out, panel.start)
-    return out
+        _sum_panel(codec, part, scales, places, rows, weights, out, panel.start)
 
 
 def _sum_panel(

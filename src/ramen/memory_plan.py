@@ -10,6 +10,7 @@ from ramen import codecs
 from ramen.devices import free_bytes, readable_bytes
 from ramen.pool import Column
 
+_CPU = torch.device("cpu")
 _SHARE_TO_TAKE = 0.75  # of what is free; encoding and retrieval need the rest
 
 
@@ -27,7 +28,7 @@ class MemoryPlan:
     codec: str = "fp16"
     blocks: Sequence[int] | None = None
     fifo: str = "exact"
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     gradient_device: torch.device | None = None
 
     @property
@@ -50,7 +51,7 @@ class MemoryPlan:
     def index(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shapes and types of what says where the entries are."""
         spec: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "table": ((self.slots + 1,), torch.int64),  # the row of each slot, -1 for none; then the spare row
+            "table": ((self.slots + 1,), torch.int64),  # each slot's row, -1 for none; then the spare row
             "counts": ((self.queues,), torch.int64),  # what each queue ever took ("float16": what it holds)
             "used": ((), torch.int64),  # rows in use
         }
@@ -66,7 +67,7 @@ class MemoryPlan:
         return needed
 
     def within(self, budget: int | None) -> "MemoryPlan":
-        """This plan, with the most exact codec that fits in place of ``"auto"``.
+        """The same, with the most exact codec that fits in place of ``"auto"``.
 
         Args:
             budget: The most bytes that the full memory may take. Without it, ``"auto"`` takes up to three
@@ -101,10 +102,11 @@ def _excess(plan: MemoryPlan, budget: int | None) -> str | None:
     for device, count in needed.items():
         free = free_bytes(device)
         if free is not None and count > _SHARE_TO_TAKE * free:
+            share = readable_bytes(int(_SHARE_TO_TAKE * free))
             return (
-                f"{what} take up to {readable_bytes(count)} on {device}, where the memory may take "
-                f"{readable_bytes(int(_SHARE_TO_TAKE * free))}, three quarters of what is free: lower capacity, "
-                "choose another placement, or set memory_budget if you know better"
+                f"{what} take up to {readable_bytes(count)} on {device}, where the memory may take {share}, "
+                "three quarters of what is free: lower capacity, choose another placement, or set "
+                "memory_budget if you know better"
             )
     return None
 

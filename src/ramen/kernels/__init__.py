@@ -18,6 +18,6 @@ def available() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def on(device: torch.device) -> AbstractContextManager[None]:
+def on(device: torch.device) -> AbstractContextManager[object]:
     """Launch on ``device``; on the CPU, where only Triton's interpreter runs, there is nothing to choose."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()  # type: ignore[return-value]
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
