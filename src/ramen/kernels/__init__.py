@@ -11,6 +11,8 @@ from functools import cache
 
 import torch
 
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # of every launch
+
 
 @cache
 def available() -> bool:

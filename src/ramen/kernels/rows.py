@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ramen.kernels import on
+from ramen.kernels import OPTIONS, on
 
 _WIDTH = 1024  # numbers that one program moves
 
@@ -38,7 +38,7 @@ def write_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
     width = values.shape[1]
     with on(rows.device):
         _write_kernel[len(rows), triton.cdiv(width, _WIDTH)](
-            values, rows, target, width, values.stride(0), target.stride(0), WIDTH=_WIDTH
+            values, rows, target, width, values.stride(0), target.stride(0), WIDTH=_WIDTH, **OPTIONS
         )
 
 
@@ -55,7 +55,7 @@ def copy_rows(source: Tensor, needed: Tensor, place: Tensor, target: Tensor) -> 
     width = source.shape[1]
     with on(needed.device):
         _copy_kernel[len(source), triton.cdiv(width, _WIDTH)](
-            source, needed, place, target, width, source.stride(0), target.stride(0), WIDTH=_WIDTH
+            source, needed, place, target, width, source.stride(0), target.stride(0), WIDTH=_WIDTH, **OPTIONS
         )
 
 

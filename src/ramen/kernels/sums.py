@@ -12,12 +12,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ramen.codecs import PackedCodec
-from ramen.kernels import on
+from ramen.kernels import OPTIONS, on
 
 _UNROLLED = 4  # rows whose loads are under way together
 _COLUMNS = 512  # of a piece of floating-point rows
 _WORDS = 128  # of a piece of packed rows; one a thread, so that no word has to move between threads
-_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 @triton.jit
@@ -93,7 +92,7 @@ def float_sums(stored: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> 
         _float_kernel[len(places), triton.cdiv(columns, _COLUMNS)](
             stored, places, weights, out,
             places.shape[1], columns, stored.stride(0), out.stride(0),
-            COLUMNS=_COLUMNS, UNROLLED=_UNROLLED, **_OPTIONS,
+            COLUMNS=_COLUMNS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
 
 
@@ -127,7 +126,7 @@ def packed_sums(
             words, scales, places, rows, weights, tables.block, tables.start, tables.stop, out,
             places.shape[1], first // codec.unit_width, words.shape[1],
             words.stride(0), scales.stride(0), out.stride(0),
-            BITS=codec.bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **_OPTIONS,
+            BITS=codec.bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
 
 
