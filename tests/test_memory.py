@@ -9,10 +9,14 @@ from naive_memory import Entry, NaiveMemory, aggregate, weight
 from torch import Tensor
 
 from ramen import memory as memory_module
+from ramen import memory_plan
+from ramen.codecs import CODECS, Codec
 from ramen.kernels import nearest
 from ramen.memory import Memory, Selection, Staged
+from ramen.memory_plan import MemoryPlan
 
 WIDTH, SIZE, BETA = 4, 3, 2.0
+BLOCKS = (2, 1)
 
 
 def random_batch(generator: torch.Generator, batch: int, queues: int) -> dict[str, Tensor]:
@@ -27,11 +31,13 @@ def random_batch(generator: torch.Generator, batch: int, queues: int) -> dict[st
     }
 
 
-def entry_of(batch: dict[str, Tensor], index: int, number: int) -> Entry:
+def entry_of(batch: dict[str, Tensor], index: int, number: int, codec: Codec) -> Entry:
+    """An entry of the oracle, which sees what the codec leaves of a gradient."""
+    gradients = codec.decode(*codec.encode(batch["gradients"]))
     return Entry(
         number,
-        batch["embeddings"][index].double().numpy(),
-        batch["gradients"][index].double().numpy(),
+        batch["embeddings"][index].to(codec.embedding_dtype).double().numpy(),
+        gradients[index].double().numpy(),
         float(batch["entropies"][index]),
         int(batch["tags"][index]),
     )
@@ -72,10 +78,19 @@ shapes = st.fixed_dictionaries(
 
 
 @settings(max_examples=150, deadline=None)
-@given(shapes, st.integers(1, 7), st.sampled_from(["exact", "float16"]), st.sampled_from([0, 2000, 65_500]))
-def test_batch_visibility_equals_the_double_loop(shape: dict, topk: int, fifo: str, start: int) -> None:
+@given(
+    shapes,
+    st.integers(1, 7),
+    st.sampled_from(["exact", "float16"]),
+    st.sampled_from([0, 2000, 65_500]),
+    st.sampled_from(CODECS),
+)
+def test_batch_visibility_equals_the_double_loop(
+    shape: dict, topk: int, fifo: str, start: int, codec: str
+) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
-    vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec="fp32", fifo=fifo)
+    sizes = shape["queues"], shape["capacity"], WIDTH, SIZE
+    vectorised = Memory(*sizes, codec=codec, blocks=BLOCKS, fifo=fifo)
     naive = NaiveMemory(shape["queues"], shape["capacity"], fifo)
     vectorised.seen = start
     for size in shape["batches"]:
@@ -84,7 +99,7 @@ def test_batch_visibility_equals_the_double_loop(shape: dict, topk: int, fifo: s
         vectorised.insert(vectorised.stage(**batch))
         for i in range(size):
             if batch["keep"][i]:
-                naive.insert_one(int(batch["queues"][i]), entry_of(batch, i, first + i))
+                naive.insert_one(int(batch["queues"][i]), entry_of(batch, i, first + i, vectorised.codec))
         selection = vectorised.select(batch["embeddings"], topk)
         gradient = vectorised.aggregate(selection, alphas(selection))
         for i in range(size):
@@ -94,10 +109,10 @@ def test_batch_visibility_equals_the_double_loop(shape: dict, topk: int, fifo: s
 
 
 @settings(max_examples=150, deadline=None)
-@given(shapes, st.integers(1, 7))
-def test_causal_visibility_equals_one_by_one(shape: dict, topk: int) -> None:
+@given(shapes, st.integers(1, 7), st.sampled_from(CODECS))
+def test_causal_visibility_equals_one_by_one(shape: dict, topk: int, codec: str) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
-    vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec="fp32")
+    vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec=codec, blocks=BLOCKS)
     naive = NaiveMemory(shape["queues"], shape["capacity"])
     for size in shape["batches"]:
         batch = random_batch(generator, size, shape["queues"])
@@ -108,7 +123,7 @@ def test_causal_visibility_equals_one_by_one(shape: dict, topk: int) -> None:
         vectorised.insert(staged)
         for i in range(size):
             if batch["keep"][i]:
-                naive.insert_one(int(batch["queues"][i]), entry_of(batch, i, first + i))
+                naive.insert_one(int(batch["queues"][i]), entry_of(batch, i, first + i, vectorised.codec))
             chosen = naive.select(batch["embeddings"][i].double().numpy(), topk)
             compare(selection, i, chosen, gradient)
 
@@ -284,6 +299,82 @@ def test_the_papers_figure_for_cifar_100_c() -> None:
     assert sum(memory.max_bytes().values()) == pytest.approx(published, rel=1e-3)
 
 
+def cifar_100_c(codec: str) -> MemoryPlan:
+    return MemoryPlan(100, 750, 512, 39_936, codec, [768] * 52)
+
+
+def test_one_bit_for_cifar_100_c() -> None:
+    sizes = {codec: sum(cifar_100_c(codec).max_bytes().values()) / 2**20 for codec in CODECS}
+    assert sizes["sign"] <= 450
+    assert sizes["sign"] > 75_000 * (39_936 / 8 + 2 * 512) / 2**20  # bits and embeddings are counted
+    assert sizes == pytest.approx(
+        {"fp32": 11574.7, "fp16": 5788.5, "int8": 2939.2, "int4": 1510.9, "sign": 439.7}, abs=0.1
+    )
+
+
+@pytest.mark.parametrize("fifo", ["exact", "float16"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_full_memory_takes_what_was_said(codec: str, fifo: str) -> None:
+    memory = Memory(3, 5, WIDTH, 100, codec=codec, blocks=[60, 40], fifo=fifo)
+    planned = memory.max_bytes()
+    for _ in range(3):
+        queues = torch.arange(30) % 3
+        rows = torch.ones(30, WIDTH), torch.randn(30, 100), torch.zeros(30)
+        memory.insert(memory.stage(queues, *rows))
+    assert len(memory) == 15
+    assert memory.allocated_bytes() == sum(planned.values())
+    kept = sum(tensor.numel() * tensor.element_size() for tensor in memory.state().values())
+    assert kept == sum(planned.values()) + 8  # and how many images were seen
+    assert repr(memory).startswith(f"Memory(3 queues of 5, codec '{codec}', at most ")
+
+
+def test_auto_takes_the_most_exact_codec_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = cifar_100_c("auto")
+    for codec in CODECS:
+        needed = sum(cifar_100_c(codec).max_bytes().values())
+        assert auto.within(needed) == cifar_100_c(codec)
+        assert auto.within(needed + 2**20) == cifar_100_c(codec)
+        monkeypatch.setattr(memory_plan, "free_bytes", lambda device, n=needed: -(-4 * n // 3))
+        assert auto.within(None) == cifar_100_c(codec)
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: None)
+    assert auto.within(None).codec == "fp32"
+
+
+def test_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = "100 queues of capacity=750 with codec 'sign' take up to 439.75 MiB"
+    with pytest.raises(
+        MemoryError, match=f"^even the smallest codec is too large: {what}, but memory_budget is"
+    ):
+        cifar_100_c("auto").within(439 * 2**20)
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 400 * 2**20)
+    with pytest.raises(
+        MemoryError, match=f"{what} on cpu, where the memory may take 300.00 MiB, three quarters"
+    ):
+        cifar_100_c("auto").within(None)
+    with pytest.raises(
+        MemoryError, match=r"codec 'int4' take .* smaller codec \('sign' takes 439.75 MiB, 'auto'"
+    ):
+        cifar_100_c("int4").within(10**9)
+    assert cifar_100_c("int4").within(2 * 10**9) == cifar_100_c("int4")
+    assert cifar_100_c("fp32").within(None) == cifar_100_c("fp32")
+
+
+def test_auto_looks_at_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients elsewhere, there is where their size counts."""
+    split = {"device": torch.device("meta"), "gradient_device": torch.device("cpu")}
+    plan = MemoryPlan(100, 750, 512, 39_936, "auto", [768] * 52, **split)
+    monkeypatch.setattr(
+        memory_plan, "free_bytes", lambda device: 2**30 if device.type == "cpu" else 200 * 2**20
+    )
+    assert plan.within(None).codec == "sign"
+    assert set(plan.within(None).max_bytes()) == {torch.device("meta"), torch.device("cpu")}
+    monkeypatch.setattr(
+        memory_plan, "free_bytes", lambda device: 2**40 if device.type == "cpu" else 100 * 2**20
+    )
+    with pytest.raises(MemoryError, match="on meta, where"):
+        plan.within(None)
+
+
 def test_a_memory_that_cannot_fit_is_refused() -> None:
     message = r"10 queues of capacity=1000000 can grow to .* GiB on cpu, where .* are free: lower capacity"
     with pytest.raises(MemoryError, match=message):
@@ -323,9 +414,9 @@ def test_growing_goes_through_host_memory_when_both_do_not_fit(monkeypatch: pyte
 # -- state --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fifo", ["exact", "float16"])
-def test_state_round_trip(fifo: str) -> None:
-    memory, restored = (Memory(5, 9, WIDTH, SIZE, fifo=fifo) for _ in range(2))
+@pytest.mark.parametrize(("fifo", "codec"), [("float16", "fp16"), *(("exact", codec) for codec in CODECS)])
+def test_state_round_trip(fifo: str, codec: str) -> None:
+    memory, restored = (Memory(5, 9, WIDTH, SIZE, fifo=fifo, codec=codec) for _ in range(2))
     fill(memory, 100, 5)
     restored.restore(memory.state())
     for other in (memory, restored):
@@ -371,6 +462,34 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     with pytest.raises(ValueError, match=r"gradients in the state must be torch\.float16 of shape"):
         memory.restore(cut)
     assert all(torch.equal(before[name], value) for name, value in memory.state().items())
+
+
+def test_packed_states_of_another_form_are_refused() -> None:
+    memory = Memory(5, 9, WIDTH, SIZE, codec="sign")
+    fill(memory, 50, 5)
+    before = memory.state()
+    changes = {
+        r"gradients in the state must be torch\.uint8 of shape": {
+            "gradients": before["gradients"].view(torch.int8)
+        },
+        r"scales in the state must be torch\.bfloat16 of shape \(\d+, 1\)": {
+            "scales": before["scales"][:, 0]
+        },
+        "scales in the state must be finite": {"scales": before["scales"] / 0},
+    }
+    for message, change in changes.items():
+        with pytest.raises(ValueError, match=message):
+            memory.restore({**before, **change})
+    assert all(torch.equal(before[name], value) for name, value in memory.state().items())
+
+
+def test_gradients_that_fp32_cannot_hold_never_enter() -> None:
+    memory = Memory(2, 4, WIDTH, SIZE)
+    batch = random_batch(torch.Generator().manual_seed(0), 3, 2)
+    gradients = batch["gradients"].double()
+    gradients[1, 0] = 1e300
+    staged = memory.stage(**{**batch, "gradients": gradients, "keep": torch.ones(3, dtype=torch.bool)})
+    assert staged.keep.tolist() == [True, False, True]
 
 
 def test_staging_does_not_alias_its_input() -> None:

@@ -5,12 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from ramen import aggregate, checks, devices
-from ramen.codecs import CODECS
+from ramen import checks, devices
 from ramen.hashing import pair_scores
 from ramen.objectives import contrastive_loss, entropy, mean_entropy
 
@@ -117,28 +114,6 @@ def test_one_image_or_none_has_no_contrast(usable: list[bool], dtype: torch.dtyp
     assert torch.autograd.grad(value, z)[0].eq(0).all()
 
 
-# -- codecs -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", CODECS)
-@pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 1e9])
-def test_codecs_keep_signs_and_sizes(name: str, size: float) -> None:
-    codec = CODECS[name]
-    gradients = size * torch.randn(5, 200, generator=torch.Generator().manual_seed(0))
-    stored, scales = codec.encode(gradients)
-    assert stored.dtype == codec.dtype
-    assert stored.isfinite().all()
-    decoded = stored.float() * scales[:, None]
-    torch.testing.assert_close(decoded, gradients, rtol=1e-3 if name == "fp16" else 0, atol=2e-7 * size)
-    assert torch.equal(decoded.sign(), gradients.sign())
-
-
-@pytest.mark.parametrize("name", CODECS)
-def test_codecs_take_zero_rows(name: str) -> None:
-    stored, scales = CODECS[name].encode(torch.zeros(2, 3))
-    assert torch.equal(stored.float() * scales[:, None], torch.zeros(2, 3))
-
-
 # -- hashing ----------------------------------------------------------------------------------------
 
 
@@ -160,50 +135,6 @@ def test_pair_scores_depend_on_the_numbers_alone() -> None:
     assert whole.shape == (20, 3, 4)
     assert torch.equal(pair_scores(7, queries[5:6], entries)[0], whole[5])
     assert torch.equal(pair_scores(7, queries, entries[1:2])[:, 0], whole[:, 1])
-
-
-# -- weighted sums ----------------------------------------------------------------------------------
-
-
-def naive_sum(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    out = torch.zeros(len(rows), pool.shape[1], dtype=torch.float64)
-    for q in range(len(rows)):
-        for row, weight in zip(rows[q].tolist(), weights[q].tolist(), strict=True):
-            out[q] += weight * pool[row].double()
-    return out
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    rows=st.integers(1, 30),
-    width=st.integers(1, 12),
-    queries=st.integers(1, 6),
-    picks=st.integers(1, 10),
-    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
-    panel=st.sampled_from([1, 64 * 2**20]),
-    seed=st.integers(0, 1000),
-)
-def test_weighted_rows(rows, width, queries, picks, dtype, panel, seed) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    pool = torch.randn(rows, width, generator=generator).to(dtype)
-    index = torch.randint(rows, (queries, picks), generator=generator)  # rows may repeat
-    weights = torch.rand(queries, picks, generator=generator)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregate, "_PANEL_BYTES", panel)
-        result = aggregate.weighted_rows(pool, index, weights)
-    assert result.dtype == torch.float32
-    torch.testing.assert_close(result.double(), naive_sum(pool, index, weights), rtol=1e-5, atol=1e-5)
-
-
-def test_dense_and_gathered_sums_agree_in_fp32() -> None:
-    pool, index = torch.randn(40, 9), torch.randint(40, (5, 12))
-    weights = torch.rand(5, 12)
-    torch.testing.assert_close(
-        aggregate._dense(pool, index, weights),
-        aggregate._gathered(pool, index, weights),
-        rtol=1e-5,
-        atol=1e-5,
-    )
 
 
 # -- devices ----------------------------------------------------------------------------------------
@@ -231,6 +162,20 @@ def test_free_memory_respects_a_container(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_readable_bytes(count: int, text: str) -> None:
     assert devices.readable_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [(7, 7), ("7", 7), ("450 MiB", 450 * 2**20), ("2GB", 2 * 10**9), (" .5 kib ", 512), ("1 TiB", 2**40)],
+)
+def test_parse_bytes(value: object, count: int) -> None:
+    assert devices.parse_bytes("memory_budget", value) == count
+
+
+@pytest.mark.parametrize("value", ["", "GiB", "-1 GiB", "1 GiBi", "1 2", "0", "0.1 B", "nan", "1e9"])
+def test_text_that_is_no_number_of_bytes(value: str) -> None:
+    with pytest.raises(ValueError, match="memory_budget must be a number of bytes or text such as '2 GiB'"):
+        devices.parse_bytes("memory_budget", value)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:cpu", 3.5])

@@ -1,41 +1,80 @@
 """Weighted sums of stored rows: for every query, its own rows with its own weights.
 
-Two ways. On a GPU one dense product over the whole pool reads it once, at the speed of its memory. On a CPU
-the rows that are really used are gathered and summed, which touches far less.
+Ways to do it, which differ in what they read and in the last bits:
+
+- ``dense``: one matrix product over the whole table, at the speed of a GPU's memory; for floating-point rows.
+- ``kernel``: a Triton kernel that reads the picked rows as they are stored. If they lie in host memory that
+  the GPU sees, those in use come over the bus first, each once, a panel of columns at a time.
+- ``gathered``: plain torch. The rows in use are collected, unpacked and summed, a panel at a time. On a CPU
+  that touches far less than a dense product does; on a GPU it waits for the device once.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ramen import checks, kernels
+from ramen.codecs import Codec, PackedCodec
+
+WAYS = ("dense", "kernel", "gathered")
 _REST_SCALE = 2.0**11  # what the rounding to half precision leaves is smaller by that much
 _PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
+_STAGING_BYTES = 128 * 2**20  # what comes over the bus at a time
 
 
-def weighted_rows(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """``out[q] = sum_s weights[q, s] * pool[rows[q, s]]`` in fp32; all on the pool's device.
+def weighted_sums(
+    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, way: str | None = None
+) -> Tensor:
+    """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32.
 
     Args:
-        pool: ``(R, G)`` of any floating-point type.
+        codec: Of the rows.
+        stored: ``(R, width)``; on the device of the rest or in host memory.
+        scales: Of all rows, as ``codec.encode`` gives them.
         rows: ``(Q, S)`` row numbers; a row may occur several times.
-        weights: ``(Q, S)`` fp32.
+        weights: ``(Q, S)`` in fp32.
+        way: One of ``WAYS``; the best for this codec and these devices if not given.
     """
-    if pool.device.type == "cpu":
-        return _gathered(pool, rows, weights)
-    return _dense(pool, rows, weights)
+    way = best_way(codec, stored, weights.device) if way is None else checks.choice("way", way, WAYS)
+    weights = codec.fold(weights, scales, rows)
+    if way == "dense":
+        if isinstance(codec, PackedCodec):
+            raise ValueError(f"way must not be 'dense' for codec {codec.name!r}, whose rows are packed")
+        return _dense(stored, rows, weights)
+    return (_by_kernel if way == "kernel" else _gathered)(codec, stored, scales, rows, weights)
 
 
-def _gathered(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    if pool.dtype == torch.float32:
-        return F.embedding_bag(rows, pool, per_sample_weights=weights, mode="sum")
-    # Summation in half precision would lose bits: widen the rows in use, a panel of columns at a time.
-    used, position = rows.unique(return_inverse=True)
-    panel = max(1, _PANEL_BYTES // (4 * len(used)))
-    panels = [
-        F.embedding_bag(position, columns[used].float(), per_sample_weights=weights, mode="sum")
-        for columns in pool.split(panel, dim=1)
-    ]
-    return torch.cat(panels, dim=1)
+def best_way(codec: Codec, stored: Tensor, device: torch.device) -> str:
+    """How to sum rows of ``stored`` for weights on ``device``."""
+    if device.type == "cpu":
+        return "gathered"
+    if stored.device == device and not isinstance(codec, PackedCodec):
+        return "dense"
+    reachable = stored.device == device or stored.is_pinned()
+    return "kernel" if reachable and device.type == "cuda" and kernels.available() else "gathered"
+
+
+# -- plain torch --------------------------------------------------------------------------------------
+
+
+def _gathered(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    if stored.dtype == torch.float32 and stored.device == weights.device:
+        return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
+    used, position = rows.to(stored.device).unique(return_inverse=True)
+    position, scales = position.to(weights.device), scales[used.to(scales.device)]
+    sums = []
+    for panel in codec.panels(len(used), _PANEL_BYTES, unpacked=True):
+        part = _moved(stored[:, panel].index_select(0, used), weights.device)
+        # in fp32: summation in half precision would lose bits
+        values = codec.unpack(part, scales, panel.start)
+        sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
+    return codec.flat(torch.cat(sums, dim=1))
+
+
+def _moved(part: Tensor, device: torch.device) -> Tensor:
+    if part.device == device:
+        return part
+    return part.pin_memory().to(device, non_blocking=True)  # the next panel is collected meanwhile
 
 
 def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -50,3 +89,49 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     rest = ((exact - rounded.float()) * _REST_SCALE).to(pool.dtype)
     sums, rest_sums = torch.mm(torch.cat([rounded, rest]), pool, out_dtype=torch.float32).chunk(2)
     return (sums + rest_sums / _REST_SCALE) * largest
+
+
+# -- kernels ------------------------------------------------------------------------------------------
+
+
+def _by_kernel(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    out = weights.new_empty(len(rows), codec.size)
+    if stored.device == weights.device:
+        _sum_panel(codec, stored, scales, rows, rows, weights, out, 0)
+    else:
+        _sum_from_host(codec, stored, scales, rows, weights, out)
+    return out
+
+
+def _sum_from_host(
+    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, out: Tensor
+) -> None:
+    from ramen.kernels.rows import copy_rows
+
+    # Which rows are in use, and a place in a smaller table for each, without asking how many there are.
+    needed = torch.zeros(len(stored), dtype=torch.int32, device=rows.device).scatter_(0, rows.flatten(), 1)
+    place = needed.cumsum(0) - 1
+    places = place[rows]
+    most = min(rows.numel(), len(stored))
+    for panel in codec.panels(most, _STAGING_BYTES, unpacked=False):
+        part = torch.empty(most, panel.stop - panel.start, dtype=stored.dtype, device=rows.device)
+        copy_rows(stored[:, panel], needed, place, part)
+        _sum_panel(codec, part, scales, places, rows, weights, out, panel.start)
+
+
+def _sum_panel(
+    codec: Codec,
+    stored: Tensor,
+    scales: Tensor,
+    places: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    first: int,
+) -> None:
+    from ramen.kernels import sums
+
+    if isinstance(codec, PackedCodec):
+        sums.packed_sums(codec, stored, scales, places, rows, weights, out, first)
+    else:
+        sums.float_sums(stored, places, weights, out[:, first : first + stored.shape[1]])

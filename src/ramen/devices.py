@@ -1,11 +1,14 @@
 """Devices, element types and how much memory is free."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from ramen import checks
 
 _DTYPES = {
     "float64": torch.float64,
@@ -99,6 +102,32 @@ def _container_available() -> int | None:
     except (OSError, ValueError):  # no such controller, or "max"
         return None
     return limit - used + int(stat.get("inactive_file", 0))
+
+
+_UNITS = {"B": 1} | {
+    prefix + infix + "B": base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for infix, base in (("i", 1024), ("", 1000))
+}
+
+
+def parse_bytes(argument: str, value: object) -> int:
+    """A positive number of bytes, given as such or with a unit.
+
+    >>> parse_bytes("memory_budget", "1.5 GiB"), parse_bytes("memory_budget", 100)
+    (1610612736, 100)
+    """
+    if not isinstance(value, str):
+        return checks.integer(argument, value, 1)
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", value)
+    units = {unit.lower(): size for unit, size in _UNITS.items()}
+    size = units.get((match[2] or "B").lower()) if match else None
+    if match is None or size is None or float(match[1]) * size < 1:
+        raise ValueError(
+            f"{argument} must be a number of bytes or text such as '2 GiB' (units: {', '.join(_UNITS)}), "
+            f"got {value!r}"
+        )
+    return int(float(match[1]) * size)
 
 
 def readable_bytes(count: int) -> str:

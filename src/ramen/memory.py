@@ -10,20 +10,22 @@ pool may have to grow and in the order of the published code (``fifo="float16"``
 to nobody: what must not be stored is written there, so that no shape depends on the data.
 """
 
-import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ramen import codecs, kernels
 from ramen import fifo as fifo_order
-from ramen.aggregate import weighted_rows
-from ramen.codecs import CODECS
+from ramen.aggregate import weighted_sums
 from ramen.devices import free_bytes, plain_numerics, readable_bytes
 from ramen.hashing import pair_scores
 from ramen.kernels.nearest import distances as distances_to
 from ramen.kernels.nearest import nearest
-from ramen.pool import Column, RowPool, aligned, expect
+from ramen.memory_plan import MemoryPlan
+from ramen.pool import RowPool, aligned, expect
 
 _SPARE_ROW = 0
 
@@ -63,9 +65,12 @@ class Memory:
         embedding_size: Width of an embedding.
         gradient_size: Length of a gradient.
         codec: How gradients are stored, a name in ``ramen.codecs.CODECS``.
+        blocks: Lengths of the runs of a gradient whose values are alike in size, such as the parameters of
+            one layer; packed codecs give each a scale of its own.
         fifo: ``"exact"``, or ``"float16"`` for the order of the published code (``ramen.fifo``).
         device: Where embeddings lie and retrieval runs.
-        gradient_device: Where gradients lie and are summed; ``device`` if not given.
+        gradient_device: Where gradients lie; ``device`` if not given. In host memory beside a GPU they are
+            page-locked, and the GPU fetches the rows that it needs.
 
     Raises:
         MemoryError: The full memory would not fit what is free on its devices.
@@ -79,26 +84,27 @@ class Memory:
         gradient_size: int,
         *,
         codec: str = "fp16",
+        blocks: Sequence[int] | None = None,
         fifo: str = "exact",
         device: torch.device | str = "cpu",
         gradient_device: torch.device | str | None = None,
     ) -> None:
         self.queues = queues
         self.capacity = capacity
-        self.codec = CODECS[codec]
+        self.codec = codecs.create(codec, gradient_size, blocks)
         self.fifo = fifo
         self.device = torch.device(device)
         self.gradient_device = self.device if gradient_device is None else torch.device(gradient_device)
-        self.columns = {
-            "embeddings": Column(self.codec.embedding_dtype, self.device, embedding_size),
-            "gradients": Column(self.codec.dtype, self.gradient_device, gradient_size),
-            "scales": Column(torch.float32, self.device),
-            "entropies": Column(torch.float32, self.device),
-            "tags": Column(torch.int64, self.device),
-            "numbers": Column(torch.int64, self.device),
-        }
+        sizes = queues, capacity, embedding_size, gradient_size
+        self.plan = MemoryPlan(*sizes, codec, blocks, fifo, self.device, self.gradient_device)
+        self.columns = self.plan.columns()
         self._check_fits()
+        self._check_speed()
         self.clear()
+
+    def __repr__(self) -> str:
+        places = ", ".join(f"{readable_bytes(n)} on {device}" for device, n in self.max_bytes().items())
+        return f"Memory({self.queues} queues of {self.capacity}, codec {self.codec.name!r}, at most {places})"
 
     # -- size ---------------------------------------------------------------------------------------
 
@@ -109,26 +115,7 @@ class Memory:
 
     def max_bytes(self) -> dict[torch.device, int]:
         """What the memory takes when every queue is full, for each device it lies on."""
-        index = {
-            name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in self._index_spec().items()
-        }
-        needed = {self.device: sum(index.values())}
-        for column in self.columns.values():
-            needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes
-        return needed
-
-    def _index_spec(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        spec: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "table": (
-                (self.slots + 1,),
-                torch.int64,
-            ),  # the row of each slot, -1 for none; then the spare row
-            "counts": ((self.queues,), torch.int64),  # what each queue ever took ("float16": what it holds)
-            "used": ((), torch.int64),  # rows in use
-        }
-        if self.fifo == "float16":
-            spec["ages"] = ((self.queues, self.capacity), torch.float16)
-        return spec
+        return self.plan.max_bytes()
 
     def allocated_bytes(self) -> int:
         """What the memory takes now."""
@@ -144,6 +131,16 @@ class Memory:
                     "capacity, choose a smaller codec, or place the gradients elsewhere"
                 )
 
+    def _check_speed(self) -> None:
+        packed = isinstance(self.codec, codecs.PackedCodec)
+        split = self.gradient_device.type != self.device.type
+        if self.device.type == "cuda" and (packed or split) and not kernels.available():
+            warnings.warn(
+                "Triton is not installed: gradients that are packed or lie on the CPU are collected by plain "
+                "torch, which waits for the device in every step",
+                stacklevel=3,
+            )
+
     def __len__(self) -> int:
         return int(self._index["used"]) - 1
 
@@ -157,7 +154,7 @@ class Memory:
         self._pool = RowPool(self.columns, aligned(self.slots + 1))
         self._index = {
             name: torch.zeros(shape, dtype=dtype, device=self.device)
-            for name, (shape, dtype) in self._index_spec().items()
+            for name, (shape, dtype) in self.plan.index().items()
         }
         self._index["used"] += 1  # the spare row
         self._index["table"].fill_(-1)[-1] = _SPARE_ROW
@@ -177,7 +174,7 @@ class Memory:
         if state.keys() != expected:
             raise ValueError(f"the memory's state must hold {sorted(expected)}, got {sorted(state)}")
         expect("seen", state["seen"], torch.int64, ())
-        for name, (shape, dtype) in self._index_spec().items():
+        for name, (shape, dtype) in self.plan.index().items():
             expect(name, state[name], dtype, shape)
         self._check_index({name: state[name].cpu() for name in self._index})
         rows, seen = int(state["used"]), int(state["seen"])
@@ -209,6 +206,7 @@ class Memory:
         keep: Tensor | None = None,
     ) -> Staged:
         """Bring a batch into stored form. What holds a non-finite number is not kept."""
+        gradients = gradients.float()  # what fp32 cannot hold is not finite
         finite = gradients.isfinite().all(1) & embeddings.isfinite().all(1) & entropies.isfinite()
         keep = finite if keep is None else finite & keep
         tags = torch.full_like(queues, -1) if tags is None else tags
@@ -217,7 +215,7 @@ class Memory:
         return Staged(
             queues=queues.to(self.device),
             embeddings=torch.where(keep[:, None], embeddings, 0).to(self.device, self.codec.embedding_dtype),
-            gradients=stored.to(self.gradient_device),
+            gradients=stored.to(self.device),
             scales=scales.to(self.device),
             entropies=torch.where(keep, entropies, 0).to(self.device, torch.float32),
             tags=tags.to(self.device, torch.int64),
@@ -245,9 +243,9 @@ class Memory:
         used += opens_row.sum()
 
         rows = table[slots]
-        for name, column in self.columns.items():
+        for name in self.columns:
             values: Tensor = getattr(staged, name)
-            self._pool.write(rows.to(column.device), name, values[source.to(column.device)])
+            self._pool.write(rows, name, values[source])
         self.seen += batch
         self._rows = int(used) if self.device.type == "cpu" else min(self.slots + 1, self._rows + batch)
 
@@ -336,15 +334,13 @@ class Memory:
 
     def aggregate(self, selection: Selection, weights: Tensor, *, staged: Staged | None = None) -> Tensor:
         """The weighted sum of the selected gradients, ``(B, G)`` in fp32 on the memory's device."""
-        rows = selection.rows.flatten(1)
-        weights = torch.where(selection.valid, weights, 0).flatten(1) * self._column("scales", staged)[rows]
-        rows, weights = rows.to(self.gradient_device), weights.to(self.gradient_device)
-        pool = self._pool["gradients"][: aligned(self._rows)]
+        rows, weights = selection.rows.flatten(1), torch.where(selection.valid, weights, 0).flatten(1)
+        used = slice(aligned(self._rows))
+        stored, scales = self._pool["gradients"][used], self._pool["scales"][used]
         if staged is None:
-            return weighted_rows(pool, rows, weights).to(self.device)
+            return weighted_sums(self.codec, stored, scales, rows, weights)
         own = rows >= self._rows
-        stored = weighted_rows(pool, rows.masked_fill(own, _SPARE_ROW), weights.masked_fill(own, 0))
-        own_rows = (rows - self._rows).masked_fill(~own, 0)
-        return (stored + weighted_rows(staged.gradients, own_rows, weights.masked_fill(~own, 0))).to(
-            self.device
-        )
+        past = rows.masked_fill(own, _SPARE_ROW), weights.masked_fill(own, 0)
+        new = (rows - self._rows).masked_fill(~own, 0), weights.masked_fill(~own, 0)
+        sums = weighted_sums(self.codec, stored, scales, *past)
+        return sums + weighted_sums(self.codec, staged.gradients, staged.scales, *new)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramen import kernels
+from ramen.hostmemory import shared_zeros
+
 
 def aligned(rows: int) -> int:
     """The next multiple of eight: products of matrices with odd sizes are many times slower.
@@ -17,11 +20,22 @@ def aligned(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Column:
-    """Type, place and width of one column; width 0 is one number a row."""
+    """Type, place and width of one column; width 0 is one number a row.
+
+    A column in host memory which a GPU works with, ``used_from``, is shared with it where Triton is there:
+    kernels read and write it, and the host only after waiting for them.
+    """
 
     dtype: torch.dtype
     device: torch.device
     width: int = 0
+    used_from: torch.device | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether a GPU reads and writes it in host memory."""
+        near, user = self.device, self.used_from
+        return near.type == "cpu" and user is not None and user.type == "cuda" and kernels.available()
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -40,10 +54,7 @@ class RowPool:
     def __init__(self, columns: dict[str, Column], limit: int) -> None:
         self.columns = columns
         self.limit = limit
-        self._tensors = {
-            name: torch.zeros((1, *column.row_shape), dtype=column.dtype, device=column.device)
-            for name, column in columns.items()
-        }
+        self._tensors = {name: _room(column, 1).zero_() for name, column in columns.items()}
 
     @property
     def allocated(self) -> int:
@@ -54,8 +65,14 @@ class RowPool:
         return self._tensors[name]
 
     def write(self, rows: Tensor, name: str, values: Tensor) -> None:
-        """Overwrite ``rows`` of one column."""
-        self._tensors[name][rows] = values
+        """Overwrite ``rows`` of one column; they may lie elsewhere than the column."""
+        column = self.columns[name]
+        if column.shared:
+            from ramen.kernels.rows import write_rows
+
+            write_rows(self._tensors[name], rows, values)
+        else:
+            self._tensors[name][rows.to(column.device)] = values.to(column.device)
 
     def reserve(self, rows: int) -> None:
         """Make room for ``rows`` rows."""
@@ -67,22 +84,27 @@ class RowPool:
             self._grow(name, min(self.limit, aligned(size)))
 
     def _grow(self, name: str, rows: int) -> None:
-        column, old = self.columns[name], self._tensors[name]
-        shape = (rows, *column.row_shape)
+        column, old = self.columns[name], self._settled(name)
         try:
-            new = torch.empty(shape, dtype=column.dtype, device=column.device)
+            new = _room(column, rows)
         except torch.OutOfMemoryError:  # no room for both on the device: the old rows wait in host memory
             old = self._tensors[name] = old.cpu()
             torch.cuda.empty_cache()
-            new = torch.empty(shape, dtype=column.dtype, device=column.device)
+            new = _room(column, rows)
         new[: len(old)] = old
         if column.device.type != "cpu":
             new[len(old) :] = 0  # a dense product reads rows that are not yet in use
         self._tensors[name] = new
 
+    def _settled(self, name: str) -> Tensor:
+        """A column that the host may read: no kernel is still writing to it."""
+        if self.columns[name].shared:
+            torch.cuda.synchronize(self.columns[name].used_from)
+        return self._tensors[name]
+
     def state(self, rows: int) -> dict[str, Tensor]:
         """Copies of the first ``rows`` rows."""
-        return {name: tensor[:rows].clone() for name, tensor in self._tensors.items()}
+        return {name: self._settled(name)[:rows].clone() for name in self._tensors}
 
     def restored(self, state: dict[str, Tensor], rows: int) -> "RowPool":
         """A pool like this one that holds ``rows`` rows of ``state``."""
@@ -91,12 +113,22 @@ class RowPool:
             if column.dtype.is_floating_point and not state[name].isfinite().all():
                 raise ValueError(f"{name} in the state must be finite, got numbers that are not")
         pool = RowPool(self.columns, self.limit)
-        pool._tensors = {n: state[n].to(column.device, copy=True) for n, column in self.columns.items()}
+        pool._tensors = {name: _room(column, rows) for name, column in self.columns.items()}
+        for name, tensor in pool._tensors.items():
+            tensor.copy_(state[name])
         return pool
 
     def bytes(self) -> int:
         """What the pool takes now."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
+
+
+def _room(column: Column, rows: int) -> Tensor:
+    shape = (rows, *column.row_shape)
+    if column.shared:
+        assert column.used_from is not None
+        return shared_zeros(shape, column.dtype, column.used_from)
+    return torch.empty(shape, dtype=column.dtype, device=column.device)
 
 
 def expect(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import testing
+from ramen.memory import Memory
 
 CLASSES, SCALE = 5, 30.0
 
@@ -140,7 +141,7 @@ def run(method: ramen.Method, images: Tensor, batch: int) -> Tensor:
     return torch.cat([method.predict(part).logits for part in images.split(batch)])
 
 
-@pytest.mark.parametrize("codec", ["fp16", "fp32"])
+@pytest.mark.parametrize("codec", ["fp16", "fp32", "sign"])
 def test_causal_answers_do_not_depend_on_the_batch_size(tower_kind: str, codec: str) -> None:
     images = stream(200)
     clf = testing.small_classifier(tower_kind)
@@ -269,6 +270,40 @@ def test_half_precision_encoders_adapt_alike() -> None:
         for d in ("float32", "float16")
     )
     assert (full.argmax(1) == half.argmax(1)).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "sign"])
+def test_a_packed_memory_steps_along_what_it_stores(codec: str) -> None:
+    """The answer from packed gradients is that from the same gradients, unpacked, in fp32."""
+    images, clf = stream(60), testing.small_classifier()
+    packed, plain = (
+        ramen.create("ramen", clf, capacity=9, topk=3, codec=c, visibility="causal") for c in (codec, "fp32")
+    )
+    plain.memory.stage = lambda *batch: Memory.stage(plain.memory, *batch[:2], rounded(batch[2]), *batch[3:])
+
+    def rounded(gradients: Tensor) -> Tensor:
+        form = packed.memory.codec
+        return form.decode(*form.encode(gradients))
+
+    a, b = run(packed, images, 20), run(plain, images, 20)
+    assert (a.argmax(1) == b.argmax(1)).float().mean() > 0.95
+    assert packed.memory_bytes() < 0.5 * plain.memory_bytes()
+    # every layer's parameter has a scale of its own
+    assert packed.memory.codec.scale_width == len(clf.encoder.layout)
+
+
+def test_auto_says_what_it_took_and_a_state_knows_it() -> None:
+    clf = testing.small_classifier()
+    small = ramen.create("ramen", clf, capacity=6, codec="auto", memory_budget="20 KiB")
+    assert small.codec == small.memory.codec.name == "int8"
+    assert small.memory_bytes() <= 20 * 1024 < ramen.create("ramen", clf, capacity=6).memory_bytes()
+    assert "codec 'int8'" in repr(small)
+    small.predict(stream(8))
+    ramen.create("ramen", clf, capacity=6, codec="int8").load_state_dict(small.state_dict())
+    other = ramen.create("ramen", clf, capacity=6, codec="auto", memory_budget="1 MiB")
+    assert other.codec == "fp32"
+    with pytest.raises(ValueError, match="codec is 'int8' there and 'fp32' here"):
+        other.load_state_dict(small.state_dict())
 
 
 # -- what must not happen ---------------------------------------------------------------------------

@@ -1,17 +1,31 @@
-"""Triton kernels, each beside the plain torch function that it must equal."""
+"""Triton kernels, for GPUs. The plain torch that each must equal is named beside it.
 
+Nothing here waits for the device, and everything can be captured in a CUDA graph. The modules import Triton;
+``available`` says whether they can be imported.
+"""
+
+import contextlib
+import importlib.util
+from contextlib import AbstractContextManager
 from functools import cache
 
 import torch
+
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # of every launch
+
+
+@cache
+def available() -> bool:
+    """Whether Triton is installed; torch brings it on Linux."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Launch on ``device``; on the CPU, where only Triton's interpreter runs, there is nothing to choose."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @cache
 def usable_on(device: torch.device) -> bool:
     """Whether Triton can compile for this device."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0) and available()

@@ -14,7 +14,9 @@ from ramen import fifo as fifo_order
 from ramen.adaptation import sample_gradients, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.codecs import CODECS
+from ramen.devices import parse_bytes
 from ramen.memory import Memory, Selection
+from ramen.memory_plan import MemoryPlan
 from ramen.methods.base import Answer, Method, MethodInfo, Support
 from ramen.methods.registry import register
 
@@ -58,9 +60,12 @@ class Ramen(Method):
         fifo: "exact", or "float16" for the order of the published code.
         visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
             and what came before it.
-        codec: How gradients are stored, "fp16" or "fp32".
+        codec: How gradients are stored: "fp32", "fp16", "int8", "int4" or "sign", one bit a value; or
+            "auto", the most exact of them that fits ``memory_budget``. The attribute says which was taken.
         placement: Where the memory lies: with the "encoder", on the "cpu", or "split": embeddings with the
             encoder and gradients on the CPU.
+        memory_budget: The most that the full memory may take, in bytes or as text such as "2 GiB". Without
+            it, "auto" takes up to three quarters of what is free where the memory lies.
         seed: Decides what is drawn where ``consistency`` is off.
     """
 
@@ -83,6 +88,7 @@ class Ramen(Method):
         visibility: str = "batch",
         codec: str = "fp16",
         placement: str = "encoder",
+        memory_budget: int | str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(classifier, seed=seed)
@@ -96,7 +102,6 @@ class Ramen(Method):
         self.consistency = checks.flag("consistency", consistency)
         self.fifo = checks.choice("fifo", fifo, fifo_order.ORDERS)
         self.visibility = checks.choice("visibility", visibility, VISIBILITIES)
-        self.codec = checks.choice("codec", codec, CODECS)
         self.placement = checks.choice("placement", placement, PLACEMENTS)
         if self.fifo == "float16" and self.visibility == "causal":
             raise ValueError(
@@ -104,19 +109,27 @@ class Ramen(Method):
             )
         classes = classifier.num_classes
         self._queues, self._of_each = (classes, 1) if self.balance else (1, classes)
-        self.memory = Memory(
+        plan = MemoryPlan(
             self._queues,
             self.capacity * self._of_each,
             classifier.class_embeddings.shape[1],
             len(classifier.encoder.base),
-            codec=self.codec,
+            codec=checks.choice("codec", codec, (*CODECS, "auto")),
+            blocks=[piece.stop - piece.start for piece in classifier.encoder.layout],
             fifo=self.fifo,
-            device="cpu" if self.placement == "cpu" else classifier.device,
-            gradient_device="cpu" if self.placement == "split" else None,
+            device=torch.device("cpu") if self.placement == "cpu" else classifier.device,
+            gradient_device=torch.device("cpu") if self.placement == "split" else None,
         )
+        budget = None if memory_budget is None else parse_bytes("memory_budget", memory_budget)
+        plan = plan.within(budget)
+        self.codec = plan.codec
+        self.memory = Memory(**vars(plan))
         recorder = classifier.recorder()
         self._at_pretrained_weights = recorder.record(partial(sample_gradients, classifier))
         self._at_own_weights = recorder.record(self._logits)
+
+    def __repr__(self) -> str:
+        return f"Ramen(topk={self.topk}, beta={self.beta}, lr={self.lr}, {self.memory!r})"
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """The five steps of the paper, for a batch at once."""

@@ -1,0 +1,68 @@
+"""Rows in and out of tables that may lie in host memory which the GPU sees (``ramen.hostmemory``)."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ramen.kernels import OPTIONS, on
+
+_WIDTH = 1024  # numbers that one program moves
+
+
+@triton.jit
+def _write_kernel(source, rows, target, width, source_stride, target_stride, WIDTH: tl.constexpr):
+    entry = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = column < width
+    row = tl.load(rows + entry).to(tl.int64)
+    values = tl.load(source + entry * source_stride + column, mask=inside)
+    tl.store(target + row * target_stride + column, values, mask=inside)
+
+
+@triton.jit
+def _copy_kernel(
+    source, needed, place, target, width, source_stride, target_stride, WIDTH: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(needed + row) != 0:
+        column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+        inside = column < width
+        values = tl.load(source + row * source_stride + column, mask=inside)
+        tl.store(target + tl.load(place + row) * target_stride + column, values, mask=inside)
+
+
+def write_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
+    """``target[rows] = values``. Equal row numbers must come with equal values, or any of them may stay."""
+    target, values = _as_words(target, values)
+    width = values.shape[1]
+    with on(rows.device):
+        _write_kernel[len(rows), triton.cdiv(width, _WIDTH)](
+            values, rows, target, width, values.stride(0), target.stride(0), WIDTH=_WIDTH, **OPTIONS
+        )
+
+
+def copy_rows(source: Tensor, needed: Tensor, place: Tensor, target: Tensor) -> None:
+    """``target[place[needed]] = source[needed]``.
+
+    Args:
+        source: ``(R, width)``.
+        needed: ``(R,)``, 0 for rows that are not copied.
+        place: ``(R,)``, where a row goes.
+        target: As wide as ``source``, of the same type.
+    """
+    source, target = _as_words(source, target)
+    width = source.shape[1]
+    with on(needed.device):
+        _copy_kernel[len(source), triton.cdiv(width, _WIDTH)](
+            source, needed, place, target, width, source.stride(0), target.stride(0), WIDTH=_WIDTH, **OPTIONS
+        )
+
+
+def _as_words(*tables: Tensor) -> list[Tensor]:
+    """The same bytes as the widest whole numbers that every row begins with."""
+    sizes = [n * t.element_size() for t in tables for n in (t.shape[1], t.stride(0), t.storage_offset())]
+    for word in (torch.int32, torch.int16):
+        if all(size % word.itemsize == 0 for size in sizes):
+            return [table.view(word) for table in tables]
+    return [table.view(torch.int8) for table in tables]

@@ -1,0 +1,135 @@
+"""Weighted sums straight from stored rows: for every query, its own rows with its own weights.
+
+One program sums one piece of one query's row, in registers, in the order of its picks. Programs of one piece
+run side by side for all queries, so that rows which several queries share come from the cache. The torch for
+it is ``_gathered`` in ``ramen.aggregate``.
+"""
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ramen.codecs import PackedCodec
+from ramen.kernels import OPTIONS, on
+
+_UNROLLED = 4  # rows whose loads are under way together
+_COLUMNS = 512  # of a piece of floating-point rows
+_WORDS = 128  # of a piece of packed rows; one a thread, so that no word has to move between threads
+
+
+@triton.jit
+def _float_kernel(
+    stored, places, weights, out,
+    picks, columns, stored_stride, out_stride,
+    COLUMNS: tl.constexpr, UNROLLED: tl.constexpr,
+):  # fmt: skip
+    query = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < columns
+    places += query * picks
+    weights += query * picks
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for first in range(0, picks, UNROLLED):
+        for step in tl.static_range(UNROLLED):
+            place = tl.load(places + first + step).to(tl.int64)
+            weight = tl.load(weights + first + step)
+            row = tl.load(stored + place * stored_stride + column, mask=inside, other=0.0)
+            total += weight * row.to(tl.float32)
+    tl.store(out + query * out_stride + column, total, mask=inside)
+
+
+@triton.jit
+def _packed_kernel(
+    words, scales, places, rows, weights, unit_block, unit_start, unit_stop, out,
+    picks, first_unit, row_words, words_stride, scales_stride, out_stride,
+    BITS: tl.constexpr, WORDS: tl.constexpr, UNROLLED: tl.constexpr,
+):  # fmt: skip
+    query = tl.program_id(0).to(tl.int64)
+    word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
+    inside = word < row_words
+    unit = first_unit + word // BITS  # 32 values of BITS bits are BITS words of 32 bits
+    block = tl.load(unit_block + unit, mask=inside, other=0)
+    code = tl.arange(0, 32 // BITS)
+    places += query * picks
+    rows += query * picks
+    weights += query * picks
+    total = tl.zeros((32 // BITS, WORDS), tl.float32)
+    for first in range(0, picks, UNROLLED):
+        for step in tl.static_range(UNROLLED):
+            place = tl.load(places + first + step).to(tl.int64)
+            row = tl.load(rows + first + step).to(tl.int64)
+            weight = tl.load(weights + first + step)
+            packed = tl.load(words + place * words_stride + word, mask=inside, other=0)
+            scale = tl.load(scales + row * scales_stride + block, mask=inside, other=0.0)
+            factor = weight * scale.to(tl.float32)
+            # each code to the left end of a word; a signed shift back gives its value
+            shifted = packed[None, :] << (32 - BITS - BITS * code)[:, None]
+            if BITS == 1:  # at the left end it is the sign bit of a float already
+                sign = shifted & -2147483648
+                total += (factor.to(tl.int32, bitcast=True)[None, :] ^ sign).to(tl.float32, bitcast=True)
+            else:
+                total += factor[None, :] * (shifted >> (32 - BITS)).to(tl.float32)
+    start = tl.load(unit_start + unit, mask=inside, other=0) + word % BITS * (32 // BITS)
+    stop = tl.load(unit_stop + unit, mask=inside, other=0)
+    column = start[None, :] + code[:, None]
+    tl.store(out + query * out_stride + column, total, mask=column < stop[None, :])
+
+
+def float_sums(stored: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> None:
+    """``out[q] = sum_s weights[q, s] * stored[places[q, s]]``.
+
+    Args:
+        stored: ``(R, columns)`` in fp32 or fp16.
+        places: ``(Q, S)`` row numbers.
+        weights: ``(Q, S)`` in fp32.
+        out: ``(Q, columns)`` in fp32.
+    """
+    places, weights = _padded(places), _padded(weights)
+    columns = stored.shape[1]
+    with on(weights.device):
+        _float_kernel[len(places), triton.cdiv(columns, _COLUMNS)](
+            stored, places, weights, out,
+            places.shape[1], columns, stored.stride(0), out.stride(0),
+            COLUMNS=_COLUMNS, UNROLLED=_UNROLLED, **OPTIONS,
+        )  # fmt: skip
+
+
+def packed_sums(
+    codec: PackedCodec,
+    stored: Tensor,
+    scales: Tensor,
+    places: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    first: int = 0,
+) -> None:
+    """``out[q] = sum_s weights[q, s] * decode(stored[places[q, s]], scales[rows[q, s]])``.
+
+    Args:
+        codec: Of the rows.
+        stored: Packed rows, or the columns from ``first`` on of them, of whole units.
+        scales: ``(R, blocks)``.
+        places: ``(Q, S)`` row numbers in ``stored``.
+        rows: ``(Q, S)`` row numbers in ``scales``.
+        weights: ``(Q, S)`` in fp32.
+        out: ``(Q, G)`` in fp32; what ``stored`` has no columns of is left alone.
+        first: Where a cut of ``codec.panels`` starts.
+    """
+    words = stored.view(torch.int32)
+    tables = codec.blocks.tables(weights.device)
+    places, rows, weights = _padded(places), _padded(rows), _padded(weights)
+    with on(weights.device):
+        _packed_kernel[len(places), triton.cdiv(words.shape[1], _WORDS)](
+            words, scales, places, rows, weights, tables.block, tables.start, tables.stop, out,
+            places.shape[1], first // codec.unit_width, words.shape[1],
+            words.stride(0), scales.stride(0), out.stride(0),
+            BITS=codec.bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **OPTIONS,
+        )  # fmt: skip
+
+
+def _padded(picks: Tensor) -> Tensor:
+    """Zeros behind, so that no query has a rest: row 0 with weight 0."""
+    return F.pad(picks, (0, -picks.shape[1] % _UNROLLED)).contiguous()
