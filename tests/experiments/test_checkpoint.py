@@ -373,3 +373,18 @@ def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeyp
     monkeypatch.setattr(runner, "_finished", lambda *_: next(found))
     monkeypatch.setattr(Run, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_experiments([one], tmp_path) == [result]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path, monkeypatch):
+    """Batches come from threads, the state goes over the host and back."""
+    monkeypatch.setattr(runner, "load_model", load_model)
+    one = experiment(device="cuda", dtype="float16")
+    (plain,) = run_experiments([one], tmp_path / "whole")
+    assert plain["cost"]["peak_device_bytes"] > 10**6
+    assert plain["provenance"]["hardware"]["name"] == torch.cuda.get_device_name()
+    broken_off(one, tmp_path / "broken", monkeypatch)
+    (result,) = run_experiments([one], tmp_path / "broken")
+    assert result["provenance"]["resumed"] == 1
+    assert result["scores"]["average"] == pytest.approx(plain["scores"]["average"], abs=5)
+    assert result["composition"]["domains"] == plain["composition"]["domains"]
