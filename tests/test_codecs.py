@@ -212,7 +212,8 @@ def test_weighted_sums(lengths, name, queries, count, panel, exact, seed) -> Non
     if exact:
         assert torch.equal(result.double(), expected)
     else:
-        torch.testing.assert_close(result.double(), expected, rtol=0, atol=2e-6 * expected.abs().max().item())
+        largest = weights.abs().sum(1).max() * codec.decode(stored, scales).abs().max()  # before they cancel
+        torch.testing.assert_close(result.double(), expected, rtol=0, atol=1e-6 * largest.item())
 
 
 def test_dense_and_gathered_sums_agree_in_fp32() -> None:
