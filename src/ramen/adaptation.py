@@ -41,6 +41,11 @@ def sample_gradients(
     return embeddings.detach(), logits.detach(), entropies.detach(), gradients
 
 
+def adapted_logits(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> tuple[Tensor]:
+    """Logits of a batch with these norm parameters, in a tuple as ``ramen.graphs`` wants it."""
+    return (classifier.logits(classifier.encode(images, affine)),)
+
+
 def entropy_gradient(
     classifier: ZeroShotClassifier,
     images: Tensor,

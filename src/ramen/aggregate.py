@@ -2,7 +2,8 @@
 
 Ways to do it, which differ in what they read and in the last bits:
 
-- ``dense``: one matrix product over the whole table, at the speed of a GPU's memory; for floating-point rows.
+- ``dense``: one matrix product over the whole table, at the speed of a GPU's memory; for floating-point rows
+  on a GPU without Triton.
 - ``kernel``: a Triton kernel that reads the picked rows as they are stored. If they lie in host memory that
   the GPU sees, those in use come over the bus first, each once, a panel of columns at a time.
 - ``gathered``: plain torch. The rows in use are collected, unpacked and summed, a panel at a time. On a CPU
@@ -48,10 +49,10 @@ def best_way(codec: Codec, stored: Tensor, device: torch.device) -> str:
     """How to sum rows of ``stored`` for weights on ``device``."""
     if device.type == "cpu":
         return "gathered"
-    if stored.device == device and not isinstance(codec, PackedCodec):
-        return "dense"
     reachable = stored.device == device or stored.is_pinned()
-    return "kernel" if reachable and device.type == "cuda" and kernels.available() else "gathered"
+    if reachable and kernels.usable_on(device):
+        return "kernel"
+    return "gathered" if stored.device != device or isinstance(codec, PackedCodec) else "dense"
 
 
 # -- plain torch --------------------------------------------------------------------------------------
@@ -81,9 +82,11 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     spread = weights.new_zeros(len(rows), len(pool)).scatter_add_(1, rows, weights)
     if pool.dtype == torch.float32:
         return spread @ pool
-    # The product takes both factors in the pool's type. So the largest weight of each query is brought to 1,
-    # and what the rounding of the weights leaves over goes along as further rows of the same product.
+    # The product takes both factors in the pool's type. So the largest weight of each query is brought to
+    # about 1, by a power of two, and what the rounding of the weights leaves over goes along as further rows
+    # of the same product.
     largest = spread.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    largest = torch.exp2(torch.log2(largest).ceil())
     exact = spread / largest
     rounded = exact.to(pool.dtype)
     rest = ((exact - rounded.float()) * _REST_SCALE).to(pool.dtype)

@@ -4,7 +4,9 @@ For small batches most of the time goes into starting kernels. A graph is record
 twice, so that a stream's last short batch costs nothing but itself, and is replayed from then on.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,7 +63,11 @@ class _Graph:
             recorder.pool = torch.cuda.graph_pool_handle()
         self._inputs = tuple(tensor.clone() for tensor in tensors)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(tensors[0].device), torch.cuda.graph(self._graph, pool=recorder.pool):
+        with (
+            _no_garbage_collection(),
+            torch.cuda.device(tensors[0].device),
+            torch.cuda.graph(self._graph, pool=recorder.pool),
+        ):
             self._outputs = function(*self._inputs)
 
     def replay(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -69,3 +75,16 @@ class _Graph:
             place.copy_(tensor)
         self._graph.replay()
         return tuple(output.clone() for output in self._outputs)  # the next replay writes into the same place
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A graph of somebody else that was freed while one is recorded would spoil the recording."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

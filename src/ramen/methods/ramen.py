@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ramen import checks
 from ramen import fifo as fifo_order
-from ramen.adaptation import sample_gradients, sign_step
+from ramen.adaptation import adapted_logits, sample_gradients, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.codecs import CODECS
 from ramen.devices import parse_bytes
@@ -126,7 +126,7 @@ class Ramen(Method):
         self.memory = Memory(**vars(plan))
         recorder = classifier.recorder()
         self._at_pretrained_weights = recorder.record(partial(sample_gradients, classifier))
-        self._at_own_weights = recorder.record(self._logits)
+        self._at_own_weights = recorder.record(partial(adapted_logits, classifier))
 
     def __repr__(self) -> str:
         return f"Ramen(topk={self.topk}, beta={self.beta}, lr={self.lr}, {self.memory!r})"
@@ -162,9 +162,6 @@ class Ramen(Method):
         (logits,) = self._at_own_weights(images, adapted)
         entries = _as_support(support, weights) if want_support else None
         return Answer(logits, zero_shot, batch.keep.to(base.device), entries)
-
-    def _logits(self, images: Tensor, affine: Tensor) -> tuple[Tensor]:
-        return (self.classifier.logits(self.classifier.encode(images, affine)),)
 
     def _weights(self, support: Selection) -> Tensor:
         log_weights = torch.zeros_like(support.distances)
