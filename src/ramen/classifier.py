@@ -19,6 +19,10 @@ from ramen.preprocess import Picture, Preprocess
 from ramen.statistics import Statistics
 
 
+class MissingPartError(ValueError):
+    """A classifier lacks what a method needs: a text encoder, the embeddings of a template."""
+
+
 class ZeroShotClassifier:
     """Image encoder, class embeddings, logit scale and preprocessing; it never changes.
 
@@ -32,6 +36,8 @@ class ZeroShotClassifier:
         encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
         device: Where to compute; the encoder's own device if not given.
         dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
+        allow_same_names: Accept classes of the same name, which no prompt tells apart. Two names of ImageNet's
+            usual list are there twice.
 
     Attributes:
         class_embeddings: One unit vector a class, ``(C, d)``.
@@ -52,11 +58,13 @@ class ZeroShotClassifier:
         encode_text: TextEncoder | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        allow_same_names: bool = False,
     ) -> None:
         self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
         _check_embeddings(class_embeddings)
         count = len(class_embeddings)
-        self.classes = tuple(map(str, range(count))) if classes is None else prompts.check_classes(classes)
+        names = tuple(map(str, range(count))) if classes is None else classes
+        self.classes = prompts.check_classes(names, allow_same_names=allow_same_names)
         if len(self.classes) != count:
             raise ValueError(
                 f"classes must name the {count} rows of class_embeddings, got {len(self.classes)}"
@@ -206,6 +214,7 @@ class ZeroShotClassifier:
         preprocess: Preprocess | None = None,
         quick_gelu: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
+        allow_same_names: bool = False,
     ) -> "ZeroShotClassifier":
         """Load a model of open_clip and embed the classes with its text tower.
 
@@ -221,8 +230,10 @@ class ZeroShotClassifier:
                 model that was trained otherwise (SigLIP, for one) it must be said.
             quick_gelu: Whether the model was trained with that activation; likewise known for tags.
             cache_dir: Where open_clip keeps what it downloads.
+            allow_same_names: Accept classes of the same name.
         """
-        names, templates = prompts.check_classes(classes), prompts.check_templates(templates)
+        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
+        templates = prompts.check_templates(templates)
         device, dtype = parse_device(device), parse_dtype(dtype)
         clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
         image_tower = clip.visual
@@ -241,6 +252,7 @@ class ZeroShotClassifier:
             templates=templates,
             preprocess=preprocess,
             encode_text=encode_text,
+            allow_same_names=allow_same_names,
         )
 
 

@@ -40,8 +40,11 @@ TEMPLATE_SETS = {
 _PROMPTS_AT_A_TIME = 256
 
 
-def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
+def check_classes(classes: Sequence[str], *, allow_same_names: bool = False) -> tuple[str, ...]:
     """The class names with underscores as spaces, if there are any and no two are the same.
+
+    With ``allow_same_names`` they may be, as in the usual list of ImageNet's; no prompt tells such classes
+    apart.
 
     >>> check_classes(["polar_bear", "fox"])
     ('polar bear', 'fox')
@@ -55,7 +58,7 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     names = tuple(name.replace("_", " ").strip() for name in classes)
     if not names:
         raise ValueError("classes must name at least one class, got an empty list")
-    if len(set(names)) < len(names):
+    if not allow_same_names and len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(
             f"classes must differ from each other, got more than one {', '.join(map(repr, twice))}"

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ramen.checks import nearest
-from ramen.data import archives, cifar_c, domainbed, folder, imagenet_c
+from ramen.data import archives, arrays, cifar_c, domainbed, drawings, folder, imagenet_c
 from ramen.data.archives import Archive
 from ramen.data.dataset import Dataset
 from ramen.data.reading import Reader, Reading
+from ramen.tiny.shapes import OBJECTS
+from ramen.tiny.stream import DOMAINS
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class DataInfo:
     reader: Reader
     archives: tuple[Archive, ...] = ()
     downloadable: bool = False
+    needs_root: bool = True
+    same_names: bool = False  # whether its usual list names two classes alike
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -42,7 +46,18 @@ def _cifar_c(name: str, title: str, classes: int, archive: Archive, reader: Read
 
 
 def _imagenet_c(name: str, title: str, pictures: int, layout: str, source: str, reader: Reader) -> DataInfo:
-    return DataInfo(name, title, imagenet_c.CLASSES, 15, pictures, layout, source, reader, archives.IMAGENETC)
+    return DataInfo(
+        name,
+        title,
+        imagenet_c.CLASSES,
+        15,
+        pictures,
+        layout,
+        source,
+        reader,
+        archives.IMAGENETC,
+        same_names=True,
+    )
 
 
 def _domainbed(name: str) -> DataInfo:
@@ -90,6 +105,27 @@ _RECORDS = {
             "your own",
             folder.read_manifest,
         ),
+        DataInfo(
+            "arrays",
+            "one file of arrays",
+            None,
+            None,
+            None,
+            "an .npz file with labels and an array (n, H, W, 3) for each domain",
+            "your own",
+            arrays.read_arrays,
+        ),
+        DataInfo(
+            "tiny",
+            "drawings for the tiny CLIP",
+            len(OBJECTS),
+            len(DOMAINS),
+            300,
+            "none: they are drawn when they are needed",
+            "the package itself",
+            drawings.read_drawings,
+            needs_root=False,
+        ),
     )
 }
 
@@ -110,22 +146,33 @@ def describe(name: str) -> DataInfo:
     return _RECORDS[name]
 
 
-def read(name: str, root: str | os.PathLike[str], **options: Any) -> Reading:
+def read(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Reading:
     """Look at a data set's files: what is there, and everything that is wrong."""
     info = describe(name)
+    check_root(name, root)
     for option in options:
         if option not in info.options:
             raise ValueError(f"{name} has no option {option!r}{nearest(option, info.options)}")
-    return info.reader(Path(root).expanduser(), **options)
+    return info.reader(None if root is None else Path(root).expanduser(), **options)
 
 
-def load(name: str, root: str | os.PathLike[str], **options: Any) -> Dataset:
+def check_root(name: str, root: object) -> None:
+    """Raise ValueError unless a root is given where the data set has one."""
+    if describe(name).needs_root and root is None:
+        raise ValueError(f"root: data set {name!r} needs the folder or file that holds it")
+    if not describe(name).needs_root and root is not None:
+        raise ValueError(f"root: data set {name!r} comes with the package, got {str(root)!r}")
+
+
+def load(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
     """A data set from its files; images are read when they are asked for.
 
     Args:
         name: One of ``list_datasets()``.
-        root: The folder that holds the files, or the one around it; for ``"manifest"`` the CSV file.
+        root: The folder that holds the files, or the one around it; for ``"manifest"`` the CSV file, for
+            ``"arrays"`` the .npz file, for ``"tiny"`` None.
         **options: ``domains`` chooses some, in that order; CIFAR-C and ImageNet-C have a ``severity`` from 1
-            to 5; ImageNet-C takes ``class_names`` and, for the listed pictures, ``image_list``, both files.
+            to 5; ImageNet-C takes ``class_names`` and, for the listed pictures, ``image_list``, both files;
+            ``"arrays"`` takes ``classes``, ``"tiny"`` takes ``pictures`` (of a domain) and ``picture_seed``.
     """
     return read(name, root, **options).dataset()

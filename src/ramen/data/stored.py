@@ -40,7 +40,7 @@ class ArrayPictures:
 
     def read(self, numbers: Sequence[int]) -> Tensor:
         """A uint8 tensor ``(n, 3, H, W)``."""
-        _check_numbers(numbers, self.count)
+        check_numbers(numbers, self.count)
         rows = np.asarray(self._rows[np.asarray(numbers, dtype=np.int64)])
         return torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()
 
@@ -54,11 +54,11 @@ class FilePictures:
 
     def read(self, numbers: Sequence[int]) -> list[Path]:
         """The paths of the files."""
-        _check_numbers(numbers, len(self.names))
+        check_numbers(numbers, len(self.names))
         return [self.folder / self.names[number] for number in numbers]
 
 
-def _check_numbers(numbers: Sequence[int], count: int) -> None:
+def check_numbers(numbers: Sequence[int], count: int) -> None:
     """A negative number would silently be a picture from the end."""
     for number in numbers:
         if not 0 <= number < count:

@@ -6,7 +6,7 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 from torch import Tensor
 
 from ramen import prompts
-from ramen.classifier import ZeroShotClassifier
+from ramen.classifier import MissingPartError, ZeroShotClassifier
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 
@@ -60,7 +60,7 @@ def _single_template(classifier: ZeroShotClassifier, template: str) -> Tensor:
             return classifier.class_embeddings
         if classifier.template_embeddings.shape[1] == 1:
             return classifier.template_embeddings[:, 0]
-    raise ValueError(
+    raise MissingPartError(
         f"method 'clip' needs the embeddings of template {template!r}: give the ZeroShotClassifier the names "
         "of its templates with (C, templates, d) embeddings (templates=...), a text encoder "
         "(encode_text=...), or one embedding a class"

@@ -6,7 +6,7 @@ Vargas Hakim et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time",
 from torch import Tensor
 
 from ramen import checks, prompts
-from ramen.classifier import ZeroShotClassifier
+from ramen.classifier import MissingPartError, ZeroShotClassifier
 from ramen.methods.base import MethodInfo, check_classifier
 from ramen.methods.contrastive import Contrastive, Steps
 from ramen.methods.registry import register
@@ -78,7 +78,7 @@ class Clipartt(Contrastive):
         (self.template,) = prompts.check_templates([template])
         encode_text, like = check_classifier(classifier).encode_text, classifier.class_embeddings
         if encode_text is None:
-            raise ValueError(
+            raise MissingPartError(
                 "method 'clipartt' writes prompts and needs a text encoder: give the ZeroShotClassifier "
                 "encode_text=..."
             )

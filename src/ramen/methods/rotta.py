@@ -11,7 +11,7 @@ from torch import Tensor
 from ramen import checks
 from ramen.adaptation import refuse_overflowing, sign_step
 from ramen.augment import augment, draw
-from ramen.classifier import ZeroShotClassifier
+from ramen.classifier import MissingPartError, ZeroShotClassifier
 from ramen.cstu import Cstu
 from ramen.imagestore import ImageStore
 from ramen.methods.base import Answer, Method, MethodInfo
@@ -244,7 +244,7 @@ def _pixel_statistics(
             raise ValueError(f"mean and std must be three numbers, std above 0, got {mean!r}, {std!r}")
         return tuple(map(float, mean)), tuple(map(float, std))
     if classifier.pixel_statistics is None:
-        raise ValueError(
+        raise MissingPartError(
             "method 'rotta' augments images in [0, 1] and must know how they were normalised: give the "
             "ZeroShotClassifier its preprocess=ramen.Preprocess(...), or give mean=... and std=... here"
         )

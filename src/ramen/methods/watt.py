@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ramen import checks, prompts
-from ramen.classifier import ZeroShotClassifier
+from ramen.classifier import MissingPartError, ZeroShotClassifier
 from ramen.methods.base import MethodInfo, check_classifier
 from ramen.methods.contrastive import Contrastive, Steps
 from ramen.methods.registry import register
@@ -118,7 +118,7 @@ def _template_embeddings(classifier: ZeroShotClassifier, templates: tuple[str, .
     else:
         found, wanted = classifier.embed_templates(templates), f"templates {', '.join(map(repr, templates))}"
     if found is None:
-        raise ValueError(
+        raise MissingPartError(
             f"method 'watt' needs the embeddings of {wanted}: give the ZeroShotClassifier (C, templates, d) "
             "embeddings (with templates=... if they are to be found by name), or a text encoder "
             "(encode_text=...) and the method templates=..."

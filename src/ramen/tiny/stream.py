@@ -42,8 +42,8 @@ def mixed_stream(
         progress: Called with the number of images as they are made.
     """
     pixels = []
-    for number, domain in enumerate(DOMAINS):
-        pixels.append(_domain(domain, number, objects, per_domain, seed))
+    for domain in DOMAINS:
+        pixels.append(draw_domain(domain, objects, per_domain, seed))
         progress(per_domain)
     labels = torch.arange(per_domain).remainder(len(objects)).repeat(len(DOMAINS))
     domains = torch.arange(len(DOMAINS)).repeat_interleave(per_domain)
@@ -52,7 +52,9 @@ def mixed_stream(
     return Stream(images[order].contiguous(), labels[order], domains[order])
 
 
-def _domain(domain: str, number: int, objects: Sequence[str], count: int, seed: int) -> NDArray[np.uint8]:
+def draw_domain(domain: str, objects: Sequence[str], count: int, seed: int) -> NDArray[np.uint8]:
+    """Pictures ``(count, 32, 32, 3)`` of one of ``DOMAINS``, the objects in turn."""
+    number = DOMAINS.index(domain)
     names = [objects[n % len(objects)] for n in range(count)]
     if domain in styles.UNSEEN:
         return draw_pictures(names, [domain] * count, (seed, 3, number)).pixels
