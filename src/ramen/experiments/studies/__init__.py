@@ -1,1 +1,1 @@
-"""Studies of a model and a stream beside the runs: what similarity tells, what the cache saves, what methods cost."""
+"""Studies beside the runs: what similarity tells, what the cache saves, what methods cost."""

@@ -9,30 +9,18 @@ import torch
 from torch import Tensor
 
 from ramen import checks
-from ramen.classifier import ZeroShotClassifier
+from ramen.classifier import MissingPartError, ZeroShotClassifier
 from ramen.data.streams import Stream
 from ramen.devices import plain_numerics, readable_bytes
+from ramen.experiments import paper
 from ramen.experiments.studies.measuring import peak_memory, seconds
-from ramen.experiments.studies.results import Advance, Table, cell, no_advance, study
+from ramen.experiments.studies.results import Advance, no_advance, number, study, text_table
+from ramen.experiments.tables import Table
 from ramen.methods.registry import create, describe, list_methods
 
 NAME = "cost"
 # Timed for a part of their equal rounds; the time is multiplied.
 SHORTENED: Mapping[str, Mapping[str, Any]] = {"watt": {"rounds": 1}}
-# The paper's Table 3, times as multiples of CLIP's 327 s: CIFAR-100-C, ViT-B/16, with reading the images.
-PAPER = {
-    "clip": 1.0,
-    "tent": 567 / 327,
-    "note": 702 / 327,
-    "sar": 950 / 327,
-    "rotta": 1169 / 327,
-    "tda": 479 / 327,
-    "dmn": 456 / 327,
-    "watt": 68090 / 327,
-    "clipartt": 11136 / 327,
-    "mint": 816 / 327,
-    "ramen": 848 / 327,
-}
 
 
 @dataclass(frozen=True)
@@ -132,7 +120,7 @@ def cost_study(
             cost = method_cost(
                 name, classifier, images[:warm_up], images[warm_up:], (parameters or {}).get(name)
             )
-        except ValueError as error:  # it needs what this model does not have
+        except MissingPartError as error:
             found[name] = {"reason": str(error)}
             continue
         median = statistics.median(cost.seconds)
@@ -160,34 +148,33 @@ def cost_study(
 
 
 def _table(data: dict[str, Any]) -> Table:
-    rows = [["a plain forward pass", cell(data["forward_ms_an_image"], 3), "1.00", "1 + 0", "", "", "", ""]]
+    printed = paper.reported_times()
+    rows = [["a plain forward pass", number(data["forward_ms_an_image"], 3), "1.00", "1 / 0", *[""] * 4]]
+    notes = []
     for name, cost in data["methods"].items():
-        paper = f"{PAPER[name]:.2f}" if name in PAPER else ""
+        times = f"{printed[name].seconds / printed['clip'].seconds:.2f}" if name in printed else ""
         if "reason" in cost:
-            rows.append([name, f"not on this model: {cost['reason']}", "", "", "", "", "", paper])
+            rows.append([name, *["-"] * 6, times])
+            notes.append(f"{name} cannot run on this model: {cost['reason']}.")
             continue
+        sizes = [cost[key] for key in ("memory_bytes", "peak_device_bytes", "peak_host_bytes")]
         rows.append(
             [
                 name,
-                cell(cost["ms_an_image"], 3),
-                cell(cost["units"], 2),
-                f"{cost['forwards']} + {cost['backwards']}",
-                *(_bytes(cost[key]) for key in ("memory_bytes", "peak_device_bytes", "peak_host_bytes")),
-                paper,
+                number(cost["ms_an_image"], 3),
+                number(cost["units"], 2),
+                f"{cost['forwards']} / {cost['backwards']}",
+                *("-" if size is None else readable_bytes(size) for size in sizes),
+                times,
             ]
         )
-    columns = ["method", "ms an image", "forwards", "passes", "memory", "peak, device", "peak, host", "paper"]
-    return Table(
+    heads = ["method", "ms an image", "x forward", "passes (F / B)", "keeps", "peak, device", "peak, host"]
+    return text_table(
         "Cost",
-        columns,
+        [*heads, "paper, x CLIP"],
         rows,
-        f"Median of {data['batches']} batches after {data['warm_up']}; reading and preprocessing are not "
-        "counted. forwards: time divided by that of a plain forward pass. passes: forward + backward an "
-        "image, as stated. memory: the most that is ever kept of the stream. peak: all memory in use while "
-        "it ran, the model's included; the host's is that of the whole process. paper: time as a multiple "
-        "of CLIP's, with reading images, on one V100.",
+        f"Median of {data['batches']} batches after {data['warm_up']}, without reading and preprocessing. "
+        "keeps: the most that it ever keeps of the stream. peak: all memory in use while it ran, the model's "
+        "included, on the host that of the whole process. The paper's: with reading, on one V100.",
+        *notes,
     )
-
-
-def _bytes(count: int | None) -> str:
-    return "–" if count is None else readable_bytes(count)

@@ -1,13 +1,14 @@
 """Pairs of images, sorted by similarity into bins of equal count: how many of each bin are of one domain.
 
-All pairs of N images are N²/2 numbers; they are looked at block by block, twice. The first look counts them in
-fine buckets of similarity, which tells in which buckets the edges of the bins lie. The second look takes the
-pairs of those few buckets apart by their exact fp32 similarity. An edge that falls among equal similarities,
-or between whole numbers of pairs, takes its fraction of them: so the result does not depend on any order.
+All pairs of N images are N²/2 numbers; they are looked at block by block, twice. The first look counts them
+in fine buckets of similarity, which tells in which buckets the edges of the bins lie. The second look takes
+the pairs of those few buckets apart by their exact fp32 similarity. An edge that falls among equal
+similarities, or between whole numbers of pairs, takes its fraction of them: so the result does not depend on
+any order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def sampled_bins(
 ) -> dict[str, Bins | None]:
     """As ``exact_bins``, of so many pairs drawn at random (with replacement) for each reading.
 
-    The standard errors are those of a share of that many independent pairs.
+    The standard errors tell how far the shares may be from those of all pairs.
     """
     embeddings = _checked(embeddings)
     checks.integer("bins", bins, 1)
@@ -118,10 +119,8 @@ def sampled_bins(
             ]
         )
         same = (domains.to(left.device)[left] == domains.to(left.device)[right]).long()
-        cut = _cut(_sorted_counts(similarity, same, torch.ones_like(same)), bins)
-        shares = np.array(cut.shares) / 100
-        errors = 100 * np.sqrt(shares * (1 - shares) * bins / pairs)
-        results[name] = Bins(cut.pairs, cut.same_domain, cut.shares, cut.edges, tuple(errors.tolist()))
+        counts = _sorted_counts(similarity, same)
+        results[name] = replace(_cut(counts, bins), errors=_errors(counts, bins))
     return results
 
 
@@ -154,7 +153,7 @@ def _checked(embeddings: Tensor) -> Tensor:
 
 
 class _Pairs:
-    """Every pair once, a block at a time: similarity, bucket, of one domain?, of one class?"""
+    """Every pair once, a block at a time: similarity, bucket, whether of one domain, of one class."""
 
     def __init__(self, embeddings: Tensor, domains: Tensor, classes: Tensor, block: int) -> None:
         device = embeddings.device
@@ -240,8 +239,8 @@ def _merge_again(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([different, counted, of_one])
 
 
-def _sorted_counts(values: Tensor, same: Tensor, count: Tensor) -> _Counts:
-    different, counted, of_one = (t.flip(0).cpu().numpy() for t in _merged(values, same, count))
+def _sorted_counts(values: Tensor, same: Tensor) -> _Counts:
+    different, counted, of_one = (t.flip(0).cpu().numpy() for t in _merged(values, same))
     return _Counts(different.astype(np.float64), counted, of_one)
 
 
@@ -267,8 +266,32 @@ def _refined(coarse: NDArray[Any], buckets: list[int], fine: _Counts) -> _Counts
 def _cut(counts: _Counts, bins: int) -> Bins:
     total, same = int(counts.pairs.sum()), int(counts.same.sum())
     ranks = np.arange(bins + 1) * total / bins
-    reached = np.concatenate([[0], np.cumsum(counts.pairs)])
-    so_far = np.interp(ranks, reached, np.concatenate([[0], np.cumsum(counts.same)]))
-    shares = 100 * np.diff(so_far) * bins / total
-    last = np.searchsorted(reached[1:], ranks, side="left").clip(0, len(counts.values) - 1)
+    shares = 100 * np.diff(_same_up_to(ranks, counts)) * bins / total
+    reached = np.cumsum(counts.pairs)
+    last = np.searchsorted(reached, ranks, side="left").clip(0, len(reached) - 1)
     return Bins(total, 100 * same / total, tuple(shares.tolist()), tuple(counts.values[last].tolist()))
+
+
+def _same_up_to(ranks: NDArray[np.float64], counts: _Counts) -> NDArray[np.float64]:
+    """How many of the so many most similar pairs are of one domain."""
+    reached, same = (np.concatenate([[0], np.cumsum(column)]) for column in (counts.pairs, counts.same))
+    return np.interp(ranks, reached, same)
+
+
+def _errors(counts: _Counts, bins: int) -> tuple[float, ...]:
+    """Standard errors in percent of the shares of independent pairs.
+
+    The delta method: with its edges held, a bin's share would be that of so many coin throws; the edges are
+    drawn, too, and move pairs in and out that are of one domain as often as those around the edge.
+    """
+    total = int(counts.pairs.sum())
+    ranks, reach = np.arange(bins + 1) * total / bins, total / (4 * bins)
+    shares = np.diff(_same_up_to(ranks, counts)) * bins / total
+    at_edge = (_same_up_to(ranks + reach, counts) - _same_up_to(ranks - reach, counts)) / (2 * reach)
+    at_edge[-1] = 0  # nothing is beyond the last
+    above, below = at_edge[:-1], at_edge[1:]
+    before, within = np.arange(bins) / bins, 1 / bins  # shares of the pairs above a bin, and in it
+    mean = before * (above - below) + within * (shares - below)
+    square = before * (above - below) ** 2
+    square += within * (shares * (1 - below) ** 2 + (1 - shares) * below**2)
+    return tuple((100 * bins * np.sqrt((square - mean**2) / total)).tolist())

@@ -10,17 +10,14 @@ from torch import Tensor
 from ramen.classifier import ZeroShotClassifier
 from ramen.data.streams import Stream
 from ramen.devices import plain_numerics
+from ramen.experiments import paper
 from ramen.experiments.studies.pairs import Bins, exact_bins, sampled_bins
-from ramen.experiments.studies.results import Advance, Table, cell, no_advance, study
+from ramen.experiments.studies.results import Advance, no_advance, number, study, text_table
+from ramen.experiments.tables import Table
 
 NAME = "similarity"
-# The paper's Table 4: CIFAR-100-C, ViT-B/16, ten bins from the most similar pairs on, percent of one domain.
-PAPER = (40.1, 16.9, 12.3, 10.0, 8.6, 7.6, 6.8, 6.2, 5.6, 4.5)
-PAPER_NOTE = (
-    "The paper's values are for CIFAR-100-C and ViT-B/16. They average 11.86 %, but bins of equal count over "
-    "all pairs must average the share of all pairs, 6.67 % for its 15 domains of equal size: the paper's "
-    "pairs are not all pairs. Pairs of one pseudo-class, what a class's queue compares, are another reading."
-)
+_BINS = 10
+_PAPER_DATA = "cifar100c"
 
 
 def similarity_study(
@@ -50,6 +47,9 @@ def similarity_study(
         found = exact_bins(*given, advance=lambda done, total: advance("comparing pairs", done, total))
     else:
         found = sampled_bins(*given, pairs, seed=seed)
+    reported = paper.reported_similarity_bins(_PAPER_DATA)
+    assert reported is not None
+    printed, note = reported
     data = {
         "images": len(stream),
         "left_out": int((~usable).sum()),
@@ -57,7 +57,8 @@ def similarity_study(
         "pairs_drawn": pairs,
         "seed": None if pairs is None else seed,
         "readings": {name: None if bins is None else _plain(bins) for name, bins in found.items()},
-        "paper": list(PAPER),
+        "paper": list(printed),
+        "paper_note": note,
     }
     return study(
         NAME,
@@ -90,32 +91,26 @@ def _plain(bins: Bins) -> dict[str, Any]:
 def _table(data: dict[str, Any]) -> Table:
     titles = {"all": "all pairs, %", "class": "of one pseudo-class, %"}
     readings = data["readings"]
+    printed = data["paper"]
     rows = []
-    for number, paper in enumerate(PAPER):
-        cells = [_share(readings[name], number) for name in titles]
-        rows.append([_place(number), *cells, cell(paper, 1)])
-    everything = [cell(None if r is None else r["same_domain"], 2) for r in readings.values()]
-    rows.append(["all together", *everything, cell(sum(PAPER) / len(PAPER), 2)])
-    counted = " and ".join(
-        f"{0 if r is None else r['pairs']:,} {'pairs' if name == 'all' else 'of one pseudo-class'}"
-        for name, r in readings.items()
-    )
-    how = "every pair counted" if data["pairs_drawn"] is None else "pairs drawn at random, ± standard error"
-    left_out = f" {data['left_out']} images without a finite embedding are left out." * bool(data["left_out"])
-    return Table(
-        "Share of pairs that are of one domain",
-        ["bin", *titles.values(), "paper, %"],
-        rows,
-        f"{counted}; {how}.{left_out} {PAPER_NOTE}",
-    )
+    for place in range(_BINS):
+        extreme = {0: ", most similar", _BINS - 1: ", least similar"}.get(place, "")
+        shares = [_share(readings[name], place) for name in titles]
+        rows.append([f"{place + 1}{extreme}", *shares, number(printed[place])])
+    whole = [number(None if reading is None else reading["same_domain"], 2) for reading in readings.values()]
+    rows.append(["all bins", *whole, number(sum(printed) / _BINS, 2)])
+    counts = [0 if reading is None else reading["pairs"] for reading in readings.values()]
+    how = "all of them" if data["pairs_drawn"] is None else "drawn at random, ± their standard error"
+    notes = [f"{counts[0]:,} pairs and {counts[1]:,} of one pseudo-class, {how}."]
+    if data["left_out"]:
+        notes.append(f"{data['left_out']:,} images without a finite embedding are left out.")
+    notes.append(f"The paper's, of CIFAR-100-C with ViT-B/16: {data['paper_note']}.")
+    heads = ["bin", *titles.values(), "paper, %"]
+    return text_table("Share of pairs that are of one domain, by similarity", heads, rows, *notes)
 
 
-def _share(reading: dict[str, Any] | None, number: int) -> str:
+def _share(reading: dict[str, Any] | None, place: int) -> str:
     if reading is None:
-        return cell(None)
-    error = "" if reading["errors"] is None else f" ± {reading['errors'][number]:.2f}"
-    return cell(reading["shares"][number], 2) + error
-
-
-def _place(number: int) -> str:
-    return f"{number + 1}" + {0: ", most similar", len(PAPER) - 1: ", least similar"}.get(number, "")
+        return number(None)
+    error = "" if reading["errors"] is None else f" ± {reading['errors'][place]:.2f}"
+    return number(reading["shares"][place], 2) + error
