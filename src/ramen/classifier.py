@@ -112,6 +112,11 @@ class ZeroShotClassifier:
         return None if self._preprocess is None else (self._preprocess.mean, self._preprocess.std)
 
     @property
+    def preprocess_settings(self) -> Preprocess | None:
+        """How pictures become images, where it is known."""
+        return self._preprocess
+
+    @property
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.classes)

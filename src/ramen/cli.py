@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ramen.data.commands import app as data_app
+from ramen.experiments import commands as experiments
 
 app = typer.Typer(
     add_completion=False,
@@ -15,6 +16,8 @@ app = typer.Typer(
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
 app.add_typer(data_app, name="data")
+app.add_typer(experiments.models_app, name="models")
+app.command()(experiments.run)
 
 
 @app.callback()
