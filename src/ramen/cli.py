@@ -8,6 +8,7 @@ import typer
 
 from ramen.data.commands import app as data_app
 from ramen.experiments import commands as experiments
+from ramen.experiments.studies.command import study
 
 app = typer.Typer(
     add_completion=False,
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(experiments.models_app, name="models")
 app.command()(experiments.run)
+app.command()(study)
 
 
 @app.callback()

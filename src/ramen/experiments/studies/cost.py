@@ -13,7 +13,8 @@ from ramen.classifier import MissingPartError, ZeroShotClassifier
 from ramen.data.streams import Stream
 from ramen.devices import plain_numerics, readable_bytes
 from ramen.experiments import paper
-from ramen.experiments.studies.measuring import peak_memory, seconds
+from ramen.experiments.measure import PeakMemory, seconds
+from ramen.experiments.settings import plain
 from ramen.experiments.studies.results import Advance, no_advance, number, study, text_table
 from ramen.experiments.tables import Table
 from ramen.methods.registry import create, describe, list_methods
@@ -52,15 +53,17 @@ def method_cost(
     shortened = {key: value for key, value in SHORTENED.get(name, {}).items() if key not in given}
     method = create(name, classifier, **given, **shortened) if shortened else whole
     share = whole.passes()[0] / method.passes()[0]
-    with peak_memory(classifier.device) as peak:
-        for images in warm_up:
-            method.predict(images)
-        times = [
-            share * seconds(lambda images=images: method.predict(images), classifier.device)  # type: ignore[misc]
-            for images in timed
-        ]
+    peak = PeakMemory(classifier.device)
+    for images in warm_up:
+        method.predict(images)
+    times = [
+        share * seconds(lambda images=images: method.predict(images), classifier.device)  # type: ignore[misc]
+        for images in timed
+    ]
     forwards, backwards = whole.passes()
-    return Cost(tuple(times), forwards, backwards, whole.memory_bytes(), peak.device, peak.host)
+    # a peak of the whole process would be that of whichever method came before
+    host = peak.host_bytes() if peak.host_scope == "run" else None
+    return Cost(tuple(times), forwards, backwards, whole.memory_bytes(), peak.device_bytes(), host)
 
 
 def forward_times(
@@ -129,7 +132,7 @@ def cost_study(
             "seconds": list(cost.seconds),
             "ms_an_image": 1000 * median / batch,
             "units": median / unit,
-            "parameters": dict((parameters or {}).get(name, {})),
+            "parameters": plain((parameters or {}).get(name, {})),
         }
     advance("timing", len(names), len(names))
     data = {

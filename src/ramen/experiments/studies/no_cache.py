@@ -20,7 +20,7 @@ from ramen.classifier import ZeroShotClassifier
 from ramen.data.streams import Stream
 from ramen.devices import plain_numerics
 from ramen.experiments import paper
-from ramen.experiments.studies.measuring import seconds
+from ramen.experiments.measure import seconds
 from ramen.experiments.studies.results import Advance, duration, no_advance, number, study, text_table
 from ramen.experiments.tables import Table
 from ramen.memory import Memory
@@ -267,6 +267,8 @@ def _time_table(data: dict[str, Any]) -> Table:
         "recomputed": (f"without, {data['support']:,.0f} entries as here", data["ratio"]),
         "recomputed_full": (f"without, {data['full_support']:,} entries, the most", data["ratio_full"]),
     }
+    if data["support"] == data["full_support"]:
+        del kinds["recomputed_full"]
     rows = [
         [title, duration(spent[kind]), duration(whole[kind]), number(ratio, 0)]
         for kind, (title, ratio) in kinds.items()

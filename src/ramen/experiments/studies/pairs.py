@@ -275,7 +275,7 @@ def _cut(counts: _Counts, bins: int) -> Bins:
 def _same_up_to(ranks: NDArray[np.float64], counts: _Counts) -> NDArray[np.float64]:
     """How many of the so many most similar pairs are of one domain."""
     reached, same = (np.concatenate([[0], np.cumsum(column)]) for column in (counts.pairs, counts.same))
-    return np.interp(ranks, reached, same)
+    return np.asarray(np.interp(ranks, reached, same))
 
 
 def _errors(counts: _Counts, bins: int) -> tuple[float, ...]:
