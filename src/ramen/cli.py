@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ramen.data.commands import app as data_app
+from ramen.doctor.command import doctor
 from ramen.experiments import commands as experiments
 from ramen.experiments.studies.command import study
 
@@ -20,6 +21,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(experiments.models_app, name="models")
 app.command()(experiments.run)
 app.command()(study)
+app.command()(doctor)
 
 
 @app.callback()
