@@ -4,40 +4,55 @@ import json
 
 import pytest
 import torch
-from conftest import TESTBED, load_benchmark
+from conftest import TESTBED
 from open_clip.transformer import VisionTransformer
 from safetensors.torch import load_file
 
 import ramen
+from ramen.data.registry import load
+from ramen.data.streams import make_stream
+from ramen.experiments.experiment import plan
+from ramen.experiments.models import load_model
+from ramen.experiments.runner import run_experiments
 
 pytestmark = pytest.mark.testbed
+
+MODEL, STREAM = f"stored:{TESTBED}", TESTBED / "cifar10c_s5_1000.npz"
 
 
 @pytest.fixture(scope="module")
 def bench():
-    benchmark = load_benchmark("accuracy")
-    classifier, config = benchmark.load_classifier(TESTBED, "cifar10", "cpu", "float32")
-    stream = benchmark.Stream(TESTBED / "cifar10c_s5_1000.npz", config["mean"], config["std"], None)
-    return classifier, stream
+    dataset = load("arrays", STREAM, classes="cifar10")
+    return load_model(MODEL, dataset.classes), make_stream("mixed", dataset, 0)
 
 
-def test_zero_shot_equals_the_plain_tower_and_its_known_accuracy(bench) -> None:
-    """The whole stream gives 76.21 (benchmarks/accuracy.py); a part of it, against a plain forward pass."""
+def test_zero_shot_equals_the_plain_tower_and_its_known_accuracy(bench, tmp_path) -> None:
+    """The whole stream gives 76.21; a part of it, and of that a part against a plain forward pass."""
+    (experiment,) = plan(
+        ["ensemble"],
+        model=MODEL,
+        data="arrays",
+        root=STREAM,
+        preset="cifar10c",
+        data_options={"classes": "cifar10"},
+        protocol_parameters={"per_domain": 100},
+    )
+    (result,) = run_experiments([experiment], tmp_path)
+    assert result["cost"]["images"] == 1500
+    assert result["scores"]["average"] == pytest.approx(76.21, abs=3 * 1.1)  # three standard errors
+
     classifier, stream = bench
-    index = stream.order(0)[:1500]
-    method = ramen.create("ensemble", classifier)
-    labels = torch.cat([method.predict(stream.images(part)).labels for part in index.split(100)])
-    hits = (labels == stream.labels[index]).double().mean().item()
-    assert 100 * hits == pytest.approx(76.21, abs=3 * 1.1)  # three standard errors of 1,500 images
-
-    plain, text = plain_tower()
-    with torch.no_grad():
-        features = torch.nn.functional.normalize(plain(stream.images(index[:200])), dim=-1)
-    assert torch.equal((features @ text.T).argmax(1), labels[:200])
-
-
-def plain_tower() -> tuple[torch.nn.Module, torch.Tensor]:
+    pictures = stream.read(slice(0, 200))
+    labels = ramen.create("ensemble", classifier).predict(classifier.preprocess(pictures)).labels
     config = json.loads((TESTBED / "config.json").read_text())
+    mean, std = (torch.tensor(config[name]).view(3, 1, 1) for name in ("mean", "std"))
+    plain, text = plain_tower(config)
+    with torch.no_grad():
+        features = torch.nn.functional.normalize(plain((pictures / 255 - mean) / std), dim=-1)
+    assert torch.equal((features @ text.T).argmax(1), labels)
+
+
+def plain_tower(config: dict) -> tuple[torch.nn.Module, torch.Tensor]:
     tower = VisionTransformer(**config["architecture"]).eval()
     tower.load_state_dict({k: v.float() for k, v in load_file(TESTBED / "vision.safetensors").items()})
     text = load_file(TESTBED / "text_features.safetensors")["cifar10"].float()[:, :7]
@@ -46,10 +61,10 @@ def plain_tower() -> tuple[torch.nn.Module, torch.Tensor]:
 
 def test_causal_labels_are_the_same_at_every_batch_size(bench) -> None:
     classifier, stream = bench
-    index = stream.order(0)[:300]
+    images = classifier.preprocess(stream.read(slice(0, 300)))
     labels = []
     for batch in (1, 7, 100):
         method = ramen.create("ramen", classifier, capacity=20, topk=5, visibility="causal")
-        labels.append(torch.cat([method.predict(stream.images(p)).labels for p in index.split(batch)]))
+        labels.append(torch.cat([method.predict(part).labels for part in images.split(batch)]))
     assert torch.equal(labels[0], labels[1])
     assert torch.equal(labels[0], labels[2])

@@ -36,8 +36,8 @@ class ZeroShotClassifier:
         encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
         device: Where to compute; the encoder's own device if not given.
         dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
-        allow_same_names: Accept classes of the same name, which no prompt tells apart. Two names of ImageNet's
-            usual list are there twice.
+        allow_same_names: Accept classes of the same name, which no prompt tells apart. The usual list of
+            ImageNet's has two names twice.
 
     Attributes:
         class_embeddings: One unit vector a class, ``(C, d)``.

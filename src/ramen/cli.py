@@ -9,7 +9,10 @@ import typer
 from ramen.data.commands import app as data_app
 from ramen.doctor.command import doctor
 from ramen.experiments import commands as experiments
+from ramen.experiments.compare_command import compare
+from ramen.experiments.report_command import report
 from ramen.experiments.studies.command import study
+from ramen.experiments.sweep_command import sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -22,6 +25,9 @@ app.add_typer(experiments.models_app, name="models")
 app.command()(experiments.run)
 app.command()(study)
 app.command()(doctor)
+app.command()(compare)
+app.command()(sweep)
+app.command("report")(report)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""The reported numbers: copied by hand here and there, and all of them against a file of facts beside the checkout."""
+"""The reported numbers: some copied by hand, all of them against a file of facts beside the checkout."""
 
 import json
 from pathlib import Path
@@ -86,7 +86,9 @@ def test_contradictions_carry_a_note() -> None:
 
 def test_averages_are_those_of_the_rows() -> None:
     """The printed average is the mean of the printed domains, up to rounding."""
-    for data, model in [(name, paper.setting(name).model) for name in DATA.values()] + [("cifar100c", "RN101")]:
+    for data, model in [(name, paper.setting(name).model) for name in DATA.values()] + [
+        ("cifar100c", "RN101")
+    ]:
         for method in paper.TITLES:
             found = paper.reported(data, f"{model}/openai", "mixed", method)
             if found is not None and found.domains:
@@ -166,6 +168,7 @@ def test_costs_equal_the_facts(facts) -> None:
         assert found.ms_an_image == pytest.approx(row["ms_per_image"], abs=1e-3)
     memory = facts["memory_cifar100c_vitb16"]
     assert [cost.mib for cost in paper.reported_memory().values()] == [row["MiB"] for row in memory.values()]
-    assert list(paper.reported_similarity_bins("cifar100c")[0]) == (
-        facts["similarity_bins_same_domain_pct_cifar100c"]
+    assert (
+        list(paper.reported_similarity_bins("cifar100c")[0])
+        == (facts["similarity_bins_same_domain_pct_cifar100c"])
     )

@@ -1,11 +1,13 @@
 """Pictures of one's own in one ``.npz`` file: an array for each domain, and labels that hold for all of them.
 
-``labels`` has the classes ``(n,)``, every other array is a domain ``(n, H, W, 3)`` of uint8, all with the same
-pictures in the same order. ``clean`` is left out unless it is asked for by name. ``classes`` may hold the names.
+``labels`` has the classes ``(n,)``, every other array is a domain ``(n, H, W, 3)`` of uint8, all with the
+same pictures in the same order. ``clean`` is left out unless it is asked for by name. ``classes`` may hold
+names.
 """
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,21 +51,16 @@ def read_arrays(
         reading.add("error", root, "is not a file" if root.exists() else "missing", _REMEDY)
         return reading
     try:
-        with np.load(root, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array alone")
-            _read(reading, file, domains, classes)
+        file = np.load(root, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array alone")
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if not isinstance(error, _Choice):
-            reading.add("error", root, f"cannot be read: {error}", _REMEDY)
-            return reading
-        raise ValueError(str(error)) from None
+        reading.add("error", root, f"cannot be read: {error}", _REMEDY)
+        return reading
+    with file:
+        _read(reading, file, domains, classes)
     reading.identity["sha256"] = hashlib.sha256(root.read_bytes()).hexdigest()
     return reading
-
-
-class _Choice(ValueError):
-    """Not the file is wrong, but what was asked of it."""
 
 
 def _read(
@@ -77,10 +74,7 @@ def _read(
     if labels is None:
         return
     reading.classes = _class_names(reading, file, classes, int(labels.max()) + 1)
-    try:
-        chosen = choose_domains(domains, [name for name in found if name != CLEAN], found)
-    except ValueError as error:
-        raise _Choice(str(error)) from None
+    chosen = choose_domains(domains, [name for name in found if name != CLEAN], found)
     if not chosen:
         reading.add("error", reading.root, "has no array of a domain", _REMEDY)
     for name in chosen:
@@ -100,7 +94,7 @@ def _read(
 def _array(reading: Reading, file: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any] | None:
     try:
         return file[name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reading.add("error", reading.root, f"array {name!r} cannot be read: {error}", _REMEDY)
         return None
 
@@ -125,18 +119,21 @@ def _class_names(
     source = "given"
     if given is None and CLASSES in file:
         array = _array(reading, file, CLASSES)
-        given, source = [] if array is None else [str(name) for name in array.ravel()], "file"
+        if array is None:
+            return ()
+        given, source = [str(name) for name in array.ravel()], "file"
     if given is None:
         known = ", ".join(KNOWN_CLASSES)
-        raise _Choice(
-            f"{reading.root} does not name its {needed} classes: give the option classes, the names in the order "
-            f"of their labels or one of {known}, or put an array {CLASSES!r} of names into the file"
+        raise ValueError(
+            f"{reading.root} does not name its {needed} classes: give the option classes, their names in the "
+            f"order of labels or one of {known}, or put an array {CLASSES!r} of names into the file"
         )
     if isinstance(given, str):
         source = given if given in KNOWN_CLASSES else source
         given = KNOWN_CLASSES.get(given) or [name.strip() for name in given.split(",") if name.strip()]
     reading.identity["class_names"] = source
     if len(given) < needed:
-        what = f"labels go up to {needed - 1}, and {len(given)} classes are named: {listed(given)}"
-        raise _Choice(f"classes: {what}")
+        raise ValueError(
+            f"classes: labels go up to {needed - 1}, and {len(given)} classes are named: {listed(given)}"
+        )
     return tuple(given)

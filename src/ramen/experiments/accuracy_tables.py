@@ -7,7 +7,7 @@ from ramen.experiments import paper
 from ramen.experiments.collect import Group, row_titles
 from ramen.experiments.comparison import RULE, Beside, beside_paper, differs
 from ramen.experiments.paper import Value
-from ramen.experiments.tables import Cell, Column, Emphasis, Table, signed, without_empty_columns
+from ramen.experiments.tables import MARK, Cell, Column, Emphasis, Table, signed, without_empty_columns
 from ramen.scoring import Difference, Spread
 
 _HEADS = {
@@ -77,8 +77,8 @@ def averages_table(groups: Sequence[Group]) -> Table:
         )
     heads = ("accuracy", "seeds", "paper", "difference", "gain on zero-shot")
     gains = (
-        "Gain on zero-shot: the same classifier on the same images without adaptation; \u00b1 is half the 95 % "
-        "interval of one run, from the images, the mean over seeds."
+        "Gain on zero-shot: the same classifier on the same images without adaptation; \u00b1 is half the "
+        "95 % interval of one run, from the images, the mean over seeds."
     )
     table = Table(
         f"Averages over domains: {describe_setting(groups[0])}",
@@ -147,7 +147,7 @@ def difference_cell(measured: Spread, printed: Value | None) -> Cell:
 
 def notes(groups: Sequence[Group], besides: Sequence[Beside]) -> tuple[str, ...]:
     """What a table with the paper's numbers must say: what the mark means, what is missing and why."""
-    said = [RULE] if any(beside.reported for beside in besides) else []
+    said = [f"{MARK} {RULE}"] if any(beside.reported for beside in besides) else []
     reasons: dict[str, list[str]] = {}
     for name, beside in zip(row_titles(groups), besides, strict=True):
         if beside.reason is not None:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -70,10 +70,15 @@ class Checkpoint:
         try:
             with file.open("xb") as raw:
                 summed = _Summed(raw)
-                torch.save(tensors, summed)
+                torch.save(tensors, cast("BinaryIO", summed))
                 raw.flush()
                 os.fsync(raw.fileno())
-            content = {"identity": self._identity, "facts": facts, "tensors": file.name, "crc32": summed.crc32}
+            content = {
+                "identity": self._identity,
+                "facts": facts,
+                "tensors": file.name,
+                "crc32": summed.crc32,
+            }
             write_result(self.folder / _FACTS, content)
         except BaseException:
             file.unlink(missing_ok=True)
@@ -86,13 +91,15 @@ class Checkpoint:
                 other.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """What was saved; None where there is nothing, or nothing of use, which is then set aside and said."""
+        """What was saved; None where there is nothing, or nothing of use, which is set aside and said."""
         if not (self.folder / _FACTS).exists():
             return None  # what a process left that was killed at its first checkpoint is of no use
         try:
             content = read_result(self.folder / _FACTS)
             if content["identity"] != self._identity:
-                differing = [key for key in self._identity if content["identity"].get(key) != self._identity[key]]
+                differing = [
+                    key for key in self._identity if content["identity"].get(key) != self._identity[key]
+                ]
                 raise ValueError(f"it belongs to something else, by its {', '.join(differing) or 'content'}")
             tensors = self._tensors(self.folder / content["tensors"], content["crc32"])
             return dict(content["facts"]), tensors
@@ -116,7 +123,9 @@ class Checkpoint:
         """Keep a checkpoint that cannot be continued under another name, so that the run can begin anew."""
         aside = self.folder.with_name(f"{self.folder.name}-unusable-{secrets.token_hex(4)}")
         os.replace(self.folder, aside)
-        self._tell(f"The checkpoint {self.folder} cannot be continued ({why}): it is now {aside}; starting anew.")
+        self._tell(
+            f"The checkpoint {self.folder} cannot be continued ({why}): it is now {aside}; starting anew."
+        )
 
     def remove(self) -> None:
         """The result is written: nothing of this is needed any more."""
@@ -170,8 +179,8 @@ def _acquire(file: Path) -> int:
         if owner.get("host", socket.gethostname()) != socket.gethostname():
             os.close(handle)
             raise RunningError(
-                f"process {owner.get('pid', '?')} on {owner['host']} has this experiment under way; if that process "
-                f"has ended, remove {file}"
+                f"process {owner.get('pid', '?')} on {owner['host']} has this experiment under way; "
+                f"if it has ended, remove {file}"
             )
         if _is(handle, file):
             return handle

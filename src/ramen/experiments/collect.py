@@ -68,9 +68,16 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
-        below = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        found |= dict.fromkeys(below)
+        found |= dict.fromkeys(_below(path) if path.is_dir() else [path])
     return list(found)
+
+
+def _below(folder: Path) -> list[Path]:
+    """Hidden folders are left out: they hold what a run under way keeps."""
+    files = sorted(folder.rglob("*.json"))
+    return [
+        file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
 
 
 def _finished(found: tuple[Result, Path]) -> str:
@@ -198,7 +205,7 @@ def by_setting(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def row_titles(groups: Sequence[Group]) -> list[str]:
-    """A name for each group that tells it from the others: its title, and where that is not enough, what differs.
+    """A name for each group that tells it from the others: its title and, where needed, what differs.
 
     >>> a, b = ({"experiment": {"method": "tent", "label": None, "parameters": {"lr": lr}}} for lr in (1, 2))
     >>> row_titles([Group((a,)), Group((b,))])

@@ -12,9 +12,9 @@ from ramen.scoring import Spread
 
 FLOOR = 0.15
 RULE = (
-    f"* differs from the paper's number by more than 2 sqrt(s\u00b2/n + p\u00b2), where s is the deviation measured "
-    f"over n seeds and p the printed one (with one seed s = p), and by more than {FLOOR}, which printed tenths "
-    "leave open."
+    "differs from the paper's number by more than 2 sqrt(s\u00b2/n + p\u00b2), where s is the deviation "
+    "measured over n seeds and p the printed one (with one seed s = p), and by more than "
+    f"{FLOOR}, which printed tenths leave open."
 )
 
 
@@ -97,10 +97,10 @@ def _other_method(group: Group, setting: Setting, varied: frozenset[str]) -> str
         return f"templates {experiment['templates']} instead of the paper's seven"
     if "batch" not in varied and experiment["batch"] != setting.batch:
         return f"batches of {experiment['batch']} instead of {setting.batch}"
-    return _other_parameters(group, varied)
+    return other_parameters(group, varied)
 
 
-def _other_parameters(group: Group, varied: frozenset[str]) -> str | None:
+def other_parameters(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
     """The first parameter that is not the paper's; what was set to the paper's own value is no difference."""
     experiment = group.experiment
     preset = find_preset(None, experiment["data"], experiment["model"])

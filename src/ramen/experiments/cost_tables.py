@@ -6,6 +6,7 @@ from typing import Any
 from ramen.experiments import paper
 from ramen.experiments.accuracy_tables import describe_setting, group_record
 from ramen.experiments.collect import Group, row_titles
+from ramen.experiments.comparison import other_parameters
 from ramen.experiments.tables import Cell, Column, Table, signed, without_empty_columns
 
 _MIB = 2**20
@@ -16,10 +17,9 @@ _HARDWARE = "The paper's: one V100, data loading included."
 def time_table(groups: Sequence[Group]) -> Table:
     """Milliseconds an image, as multiples of one forward pass too, beside the paper's."""
     base = next((group for method in _BASELINES for group in groups if group.method == method), None)
-    printed = paper.reported_times()
     records = []
     for group in groups:
-        row = printed.get(group.method) if _is_timed(group) else None
+        row = _printed_cost(group)
         ms = group.over("cost", "ms_an_image").mean
         passes = group.each("cost", "passes")[0]
         records.append(
@@ -31,7 +31,7 @@ def time_table(groups: Sequence[Group]) -> Table:
                 "forward_passes": passes["forward"],
                 "backward_passes": passes["backward"],
                 "paper_ms_an_image": row and row.ms_an_image,
-                "paper_times_zero_shot": row and row.seconds / printed["clip"].seconds,
+                "paper_times_zero_shot": row and row.seconds / paper.reported_times()["clip"].seconds,
             }
         )
     rows = [
@@ -129,31 +129,32 @@ def _table(
     return without_empty_columns(Table(title, columns, tuple(rows), tuple(said), tuple(records)))
 
 
-def _is_timed(group: Group) -> bool:
-    """Whether it is what Table 3 times: any stream of that data set and model, with the same batch."""
-    experiment = group.experiment
-    return (
-        experiment["data"] == "cifar100c"
-        and paper.architecture(experiment["model"]) == "ViT-B-16"
-        and experiment["batch"] == 100
-        and experiment["label"] is None
-        and not group.results[0]["overrides"]
-    )
+def _printed_cost(group: Group) -> paper.Cost | None:
+    """What Tables 3 and 7 say: CIFAR-100-C, ViT-B/16, batches of 100, wherever the memory lies."""
+    if group.experiment["data"] != "cifar100c" or not _fits(group):
+        return None
+    name = group.parameters["placement"] if group.method == "ramen" else group.method
+    return paper.reported_memory().get(name) or paper.reported_times().get(group.method)
 
 
 def _printed_peak(group: Group) -> float | None:
+    cost = _printed_cost(group)
+    if cost is not None:
+        return cost.mib
+    ordinary = group.method == "ramen" and group.parameters["placement"] == "encoder" and _fits(group)
+    return paper.reported_peak(group.experiment["data"]) if ordinary else None
+
+
+def _fits(group: Group) -> bool:
+    """Whether it is the paper's experiment; a part of the stream will do, as cost is told for an image."""
     experiment, setting = group.experiment, paper.setting(group.experiment["data"])
-    fits = setting is not None and (
-        paper.architecture(experiment["model"]) == setting.model and experiment["batch"] == setting.batch
+    return (
+        setting is not None
+        and paper.architecture(experiment["model"]) == setting.model
+        and experiment["batch"] == setting.batch
+        and experiment["label"] is None
+        and other_parameters(group, frozenset({"placement"})) is None
     )
-    if not fits or set(group.results[0]["overrides"]) - {"placement"}:
-        return None
-    if experiment["data"] == "cifar100c":
-        name = group.parameters.get("placement", "") if group.method == "ramen" else group.method
-        found = paper.reported_memory().get(name)
-        return None if found is None else found.mib
-    ordinary = group.method == "ramen" and group.parameters.get("placement") == "encoder"
-    return paper.reported_peak(experiment["data"]) if ordinary else None
 
 
 def _hardware(group: Group) -> str:

@@ -65,18 +65,14 @@ class Experiment:
         _known(f"data set {self.data!r}", self.data_options, options, what="option")
         datasets.check_root(self.data, self.root)
         protocol = find_protocol(self.protocol)
-        _known(
-            f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON}
-        )
+        _known(f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON})
         checks.integer("seed", self.seed, 0)
         checks.integer("batch", self.batch, 1)
         parse_dtype(self.dtype)
         prompts.check_templates(self.templates)
 
     def identity(self) -> dict[str, Any]:
-        """What the result tells of it, in plain values; where the data lie and where the values came from is
-        no part of it.
-        """
+        """What the result tells of it, in plain values: all but the places of data and preset."""
         return {
             "model": self.model,
             "templates": self.templates,
@@ -193,5 +189,3 @@ def plan(
 
 def _first(*values: int | None) -> int:
     return next(value for value in values if value is not None)
-
-

@@ -45,7 +45,9 @@ class Feed:
             return
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="ramen-feed")
         try:
-            ahead: deque[Future[Tensor]] = deque(pool.submit(self._prepare, b) for b in batches[: self._workers])
+            ahead: deque[Future[Tensor]] = deque(
+                pool.submit(self._prepare, b) for b in batches[: self._workers]
+            )
             for number, batch in enumerate(batches):
                 images = ahead.popleft().result()
                 if number + self._workers < len(batches):

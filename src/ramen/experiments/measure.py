@@ -54,8 +54,8 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 class PeakMemory:
     """The highest use of memory since this was made.
 
-    On the device it is what torch had allocated, weights included. On the host it is the resident memory of the
-    whole process; where the system cannot begin to count anew, since the process started.
+    On the device it is what torch had allocated, weights included. On the host it is the resident memory of
+    the whole process; where the system cannot begin to count anew, since the process started.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -98,9 +98,7 @@ class Outcome:
             },
             "difference": asdict(scoring.paired_difference(correct, plain, domains, count)),
             "changes": asdict(scoring.changes(correct, plain)),
-            "domain_changes": {
-                name: asdict(change) for name, change in zip(names, changes, strict=True)
-            },
+            "domain_changes": {name: asdict(change) for name, change in zip(names, changes, strict=True)},
             "refused": refused,
         }
 

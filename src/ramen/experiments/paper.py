@@ -159,7 +159,9 @@ def reported(data: str, model: str, protocol: str, method: str) -> Reported | No
 def reported_bars(data: str) -> dict[str, dict[str, Value]]:
     """Single- and mixed-domain averages of Figures 2 and 6, by method and protocol; read off the figure."""
     bars = _numbers()["bars"].get(data, {})
-    return {method: {protocol: Value(*pair) for protocol, pair in row.items()} for method, row in bars.items()}
+    return {
+        method: {protocol: Value(*pair) for protocol, pair in row.items()} for method, row in bars.items()
+    }
 
 
 def bars_note(data: str, method: str) -> str | None:

@@ -66,6 +66,8 @@ def load_preset(name: str) -> Preset:
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no TOML
         raise ValueError(f"preset: {path} cannot be read: {error}") from None
     facts = {fact: content.pop(fact) for fact in _FACTS if fact in content}
+    if not isinstance(facts.get("data", []), list):
+        raise ValueError(f"preset {path}: data must be a list of names, got {facts['data']!r}")
     _check(path, content)
     return Preset(name, **{**facts, "data": tuple(facts.get("data", ()))}, rows=content)
 
@@ -73,8 +75,9 @@ def load_preset(name: str) -> Preset:
 def _check(path: Path, rows: Mapping[str, Any]) -> None:
     """Names of protocols, methods and parameters must be known: a misspelt one would have no effect."""
     for protocol, methods in rows.items():
-        if protocol not in PROTOCOLS:
-            raise ValueError(f"preset {path}: no protocol {protocol!r}{nearest(protocol, PROTOCOLS)}")
+        if protocol not in PROTOCOLS or not isinstance(methods, dict):
+            hint = nearest(protocol, [*PROTOCOLS, *_FACTS])
+            raise ValueError(f"preset {path}: {protocol!r} is no table of a protocol, and no fact{hint}")
         for method, parameters in methods.items():
             try:
                 known = describe(method).defaults

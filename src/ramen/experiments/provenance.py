@@ -23,7 +23,6 @@ from ramen.experiments.settings import plain
 from ramen.methods.base import Method
 
 _PACKAGES = {
-    "torch": "torch",
     "torchvision": "torchvision",
     "open_clip": "open_clip_torch",
     "numpy": "numpy",
@@ -102,6 +101,7 @@ def versions() -> dict[str, str | None]:
     """Of this package and of what numbers depend on."""
     return {
         "ramen": ramen.__version__,
+        "torch": str(torch.__version__),  # unlike the package's, with its build
         **{name: _version(package) for name, package in _PACKAGES.items()},
         "python": platform.python_version(),
     }

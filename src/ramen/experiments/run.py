@@ -121,7 +121,7 @@ class Run:
         return facts, tensors
 
     def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from what ``state`` gave; ValueError or KeyError where it does not fit, and then start anew."""
+        """Go on from what ``state`` gave; where that does not fit, an error, and this must not be used."""
         parts: dict[str, dict[str, Tensor]] = {_OUTCOME: {}, _METHOD: {}}
         for name, tensor in tensors.items():
             kind = next(kind for kind in parts if name.startswith(kind))

@@ -28,7 +28,7 @@ def run_experiments(
     checkpoint_seconds: float = 120.0,
     on_missing: Literal["raise", "skip"] = "raise",
 ) -> list[dict[str, Any]]:
-    """The results of the experiments, in their order; each is written to its file in ``out`` when it is there.
+    """The results of the experiments, in their order; each is in its file in ``out`` as soon as it is done.
 
     Args:
         experiments: What to run. Those whose result lies in ``out`` are read, not repeated.
@@ -70,7 +70,9 @@ def _result(
                 run.go(checkpoint, advance)
         except KeyboardInterrupt:
             if run.done:
-                parts.say(f"Stopped after {run.done:,} of {len(run.stream):,} images. The same command goes on.")
+                parts.say(
+                    f"Stopped after {run.done:,} of {len(run.stream):,} images. The same command goes on."
+                )
             raise
         result = run.result()
         write_result(path, result)
@@ -122,8 +124,8 @@ def _check_data(experiment: Experiment, path: Path, recorded: dict[str, Any], pa
     differing = [key for key in found if key != "root" and found[key] != recorded.get(key)]
     if differing:
         raise ValueError(
-            f"{path} is of other data, in {recorded['root']}: {root} differs in {', '.join(differing)}; choose "
-            "another folder for results"
+            f"{path} is of other data, in {recorded['root']}: {root} differs in {', '.join(differing)}; "
+            "choose another folder for results"
         )
 
 
@@ -158,9 +160,7 @@ class Parts:
         if self._classifier is None or self._classifier[0] != key:
             self._classifier = None  # its memory is free before the next is loaded
             same_names = datasets.describe(e.data).same_names
-            loaded = load_model(
-                e.model, classes, e.templates, e.device, e.dtype, allow_same_names=same_names
-            )
+            loaded = load_model(e.model, classes, e.templates, e.device, e.dtype, allow_same_names=same_names)
             self._classifier = key, loaded
         return self._classifier[1]
 
@@ -177,7 +177,9 @@ class Parts:
         if not find_protocol(e.protocol).severities:
             return make_stream(e.protocol, self._dataset(e, options), e.seed, **e.protocol_parameters)
         if "severity" not in datasets.describe(e.data).options:
-            raise ValueError(f"protocol {e.protocol!r} needs severities, which data set {e.data!r} does not have")
+            raise ValueError(
+                f"protocol {e.protocol!r} needs severities, which data set {e.data!r} does not have"
+            )
         highest = options.pop("severity", 5)
         severities = {s: self._dataset(e, {**options, "severity": s}) for s in range(1, highest + 1)}
         return make_stream(e.protocol, severities, e.seed, **e.protocol_parameters)
@@ -192,16 +194,14 @@ class Parts:
 def describe_run(run: Run) -> list[str]:
     """What a reader of the result must know, a line each."""
     e, classifier = run.experiment, provenance.classifier_block(run.classifier)
-    size = classifier["preprocess"] and "x".join(map(str, classifier["preprocess"]["size"]))
-    steps = "none" if not size else (
-        f"{size} pixels, {classifier['preprocess']['interpolation']}, {classifier['preprocess']['resize_mode']}"
-    )
+    steps = classifier["preprocess"]
+    height, width = steps["size"]
     options = ", ".join(f"{name}={value}" for name, value in e.identity()["data_options"].items())
     parameters = ", ".join(f"{name}={value}" for name, value in e.identity()["parameters"].items())
     random = " (random weights: its accuracies mean nothing)" if e.model.startswith("random:") else ""
     return [
         f"model      {e.model}{random}, weights {classifier['weights'][:19]}, {e.dtype} on {e.device}",
-        f"pictures   {steps}",
+        f"pictures   {width}x{height} pixels, {steps['interpolation']}, {steps['resize_mode']}",
         f"templates  {e.templates}: {len(classifier['templates'])}, first {classifier['templates'][0]!r}",
         f"data       {e.data}{f' ({options})' if options else ''}, {classifier['classes']} classes",
         f"stream     {e.protocol}, seed {e.seed}, {len(run.stream):,} images in batches of {e.batch}; "

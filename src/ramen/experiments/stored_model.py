@@ -1,9 +1,9 @@
 """An image tower and text embeddings that lie in files, for a model that comes without its text tower.
 
-The folder holds ``config.json`` (``architecture``: arguments of open_clip's VisionTransformer, ``mean``, ``std``,
-``logit_scale``, ``templates``, and for each set of classes a table with ``classes``), ``vision.safetensors`` (the
-tower's weights) and ``text_features.safetensors``: for each set of classes a tensor (classes, templates, width)
-under the same name as in ``config.json``.
+The folder holds ``config.json`` (``architecture``: arguments of open_clip's VisionTransformer, ``mean``,
+``std``, ``logit_scale``, ``templates``, and for each set of classes a table with ``classes``),
+``vision.safetensors`` (the tower's weights) and ``text_features.safetensors``: for each set of classes a
+tensor (classes, templates, width) under the same name as in ``config.json``.
 """
 
 import json
@@ -79,7 +79,9 @@ class StoredTexts:
         """Embeddings ``(n, width)`` of texts that are known."""
         unknown = next((text for text in texts if text not in self._known), None)
         if unknown is not None:
-            raise MissingPartError(f"there is no text encoder, and no embedding of {unknown!r}, in the folder")
+            raise MissingPartError(
+                f"there is no text encoder, and no embedding of {unknown!r}, in the folder"
+            )
         return torch.stack([self._known[text] for text in texts])
 
 

@@ -102,6 +102,10 @@ def _parts(table: Table, room: int, gap: int) -> list[Table]:
             used = first
         blocks[-1].append(place)
         used += wide
+    even = -(-len(widths) // len(blocks))  # no column is left alone where others could stand beside it
+    evenly = [list(range(1, len(table.columns))[at : at + even]) for at in range(0, len(widths), even)]
+    if all(first + sum(widths[place - 1] for place in block) <= room for block in evenly):
+        blocks = evenly
     return [
         Table(
             table.title,
@@ -207,7 +211,9 @@ def _latex_cell(cell: Cell) -> str:
 def without_empty_columns(table: Table) -> Table:
     """The table without columns in which no row has text."""
     kept = [
-        place for place in range(len(table.columns)) if not place or any(row[place].text for row in table.rows)
+        place
+        for place in range(len(table.columns))
+        if not place or any(row[place].text for row in table.rows)
     ]
     return replace(
         table,

@@ -1,0 +1,156 @@
+"""``ramen compare``: tables of results, the paper's numbers beside them."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ramen.experiments import request
+
+if TYPE_CHECKING:
+    from ramen.experiments.experiment import Experiment
+    from ramen.experiments.tables import Table
+
+KINDS = ("accuracy", "averages", "time", "memory", "changes")
+_USUAL = ("accuracy", "averages")
+
+
+def compare(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Result files, or folders with everything below them.")
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="First run what is missing; the options below say what.")
+    ] = False,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method to run; may be given again. The paper's without it."),
+    ] = None,
+    model: request.Model = None,
+    data: request.Data = "tiny",
+    root: request.Root = None,
+    protocol: request.Protocol = "mixed",
+    seed: request.Seed = None,
+    seeds: request.Seeds = None,
+    settings: request.Set = None,
+    preset: request.Preset = None,
+    batch: request.Batch = None,
+    limit: request.Limit = None,
+    per_domain: request.PerDomain = None,
+    severity: request.Severity = None,
+    domain: request.DomainNames = None,
+    templates: request.Templates = None,
+    device: request.Device = None,
+    dtype: request.Dtype = None,
+    protocol_set: request.ProtocolSet = None,
+    data_set: request.DataSet = None,
+    store: request.Store = Path("results"),
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(KINDS)} or all; may be given again. {' and '.join(_USUAL)} without it."
+        ),
+    ] = None,
+    form: request.Format = None,
+    out: request.Out = None,
+    json_output: request.Json = False,
+) -> None:
+    """Put methods side by side, in the shape of the paper's tables and beside its numbers."""
+    from ramen.experiments.collect import collect
+    from ramen.experiments.writing import choose_format, write
+
+    with request.told_errors():
+        chosen = choose_format(form, out)
+        kinds = _kinds(table, chosen, json_output)
+        if not results and not run:
+            raise ValueError("give result files or folders, or --run to run experiments first")
+        found = collect(results) if results else None
+        own: list[dict[str, Any]] = []
+        if run:
+            experiments = request.planned(
+                method or _paper_methods(),
+                model=model,
+                data=data,
+                root=root,
+                protocol=protocol,
+                seed=seed,
+                seeds=seeds,
+                settings=settings,
+                preset=preset,
+                batch=batch,
+                limit=limit,
+                per_domain=per_domain,
+                severity=severity,
+                domain=domain,
+                templates=templates,
+                device=device,
+                dtype=dtype,
+                protocol_set=protocol_set,
+                data_set=data_set,
+            )
+            own = _run(experiments, store)
+        made = make_tables([*(found.results if found else []), *own], kinds)
+    for warning in found.warnings if found else []:
+        typer.echo(f"warning: {warning}", err=True)
+    skipped = _skipped(own)
+    for line in skipped:
+        typer.echo(f"not run: {line}", err=True)
+    if json_output:
+        content = [
+            {"table": kind, "title": one.title, "notes": one.notes, "rows": one.records} for kind, one in made
+        ]
+        typer.echo(json.dumps({"tables": content, "not_run": skipped}, indent=2))
+        return
+    write([one for _, one in made], chosen, out)
+
+
+def _paper_methods() -> list[str]:
+    from ramen.experiments.paper import TITLES
+
+    return list(TITLES)
+
+
+def _run(experiments: list["Experiment"], store: Path) -> list[dict[str, Any]]:
+    from rich.console import Console
+
+    from ramen.experiments.runner import run_experiments
+
+    return run_experiments(experiments, store, console=Console(stderr=True), on_missing="skip")
+
+
+def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[str, "Table"]]:
+    """The tables of each kind for each setting, setting after setting."""
+    from ramen.experiments.accuracy_tables import accuracy_table, averages_table
+    from ramen.experiments.collect import by_setting, group
+    from ramen.experiments.cost_tables import changes_table, memory_table, time_table
+
+    makers = dict(
+        zip(KINDS, (accuracy_table, averages_table, time_table, memory_table, changes_table), strict=True)
+    )
+    runs = [result for result in results if result["kind"] == "run"]
+    if not runs:
+        raise ValueError("there are no results of runs to put into a table")
+    return [(kind, makers[kind](groups)) for groups in by_setting(group(runs)) for kind in kinds]
+
+
+def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:
+    from ramen.checks import choice
+
+    single = form == "csv" and not json_output  # one header for all rows
+    kinds = given or (_USUAL[:1] if single else _USUAL)
+    for kind in kinds:
+        choice("--table", kind, (*KINDS, "all"))
+    chosen = list(KINDS) if "all" in kinds else list(dict.fromkeys(kinds))
+    if single and len(chosen) > 1:
+        raise ValueError(
+            f"--format csv writes one kind of table, got {', '.join(chosen)}: choose with --table"
+        )
+    return chosen
+
+
+def _skipped(results: list[dict[str, Any]]) -> list[str]:
+    from ramen.experiments.paper import title
+
+    left = [one for one in results if one["kind"] == "skipped"]
+    return list(dict.fromkeys(f"{title(one['experiment']['method'])}: {one['reason']}" for one in left))

@@ -1,0 +1,110 @@
+"""Options of the commands that run experiments, the plan that they ask for, and how errors are told."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ramen.experiments.experiment import Experiment
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="ARCH/TAG of open_clip, or as `ramen models list` says; else the preset's."),
+]
+Data = Annotated[str, typer.Option(help="A data set; `ramen data list` shows them.")]
+Root = Annotated[Path | None, typer.Option(help="Where the data set lies.")]
+Protocol = Annotated[str, typer.Option(help="The order of the stream: mixed, single, ...")]
+Seed = Annotated[list[int] | None, typer.Option(min=0, help="May be given again; 0 without it.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ..., so many.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="PARAMETER=VALUE or METHOD.PARAMETER=VALUE, before the preset's."),
+]
+Preset = Annotated[str | None, typer.Option(help="A name, a .toml file, or `none`; else the data set's own.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Images in a batch; else the preset's.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the stream's first so many images.")]
+PerDomain = Annotated[
+    int | None, typer.Option(min=1, help="Only so many images of each domain, drawn at random.")
+]
+Severity = Annotated[
+    int | None, typer.Option(min=1, max=5, help="Of CIFAR-C and ImageNet-C; else the preset's.")
+]
+DomainNames = Annotated[
+    list[str] | None, typer.Option("--domain", help="A domain; may be given again. All without it.")
+]
+Templates = Annotated[str | None, typer.Option(help="A template set; else the preset's.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; cuda if there is one.")]
+Dtype = Annotated[str | None, typer.Option(help="Of the encoder's weights; float16 on cuda, else float32.")]
+ProtocolSet = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a parameter of the protocol.")]
+DataSet = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: an option of the data set.")]
+Store = Annotated[Path, typer.Option(help="Folder of the results; those that are there are not run again.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="rich, markdown, latex or csv; by the ending of --out without it."),
+]
+Out = Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Results on standard output, everything else on standard error.")
+]
+
+
+def planned(
+    methods: Sequence[str],
+    *,
+    seed: Sequence[int] | None,
+    seeds: int | None,
+    settings: Sequence[str] | None,
+    limit: int | None,
+    per_domain: int | None,
+    severity: int | None,
+    domain: Sequence[str] | None,
+    protocol_set: Sequence[str] | None,
+    data_set: Sequence[str] | None,
+    device: str | None,
+    dtype: str | None,
+    **rest: Any,
+) -> list["Experiment"]:
+    """The experiments that the options above ask for."""
+    import torch
+
+    from ramen.experiments.experiment import plan
+    from ramen.experiments.settings import parse_pairs
+
+    if seed and seeds is not None:
+        raise ValueError("--seed and --seeds say the same: give one of them")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    options = {"severity": severity, "domains": domain or None}
+    part = {"limit": limit, "per_domain": per_domain}
+    return plan(
+        methods,
+        seeds=range(seeds) if seeds is not None else seed or (0,),
+        settings=settings or (),
+        data_options={**parse_pairs("--data-set", data_set or ()), **_given(options)},
+        protocol_parameters={**parse_pairs("--protocol-set", protocol_set or ()), **_given(part)},
+        device=device,
+        dtype=dtype or ("float16" if device.startswith("cuda") else "float32"),
+        **rest,
+    )
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@contextmanager
+def told_errors() -> Iterator[None]:
+    """Errors as a command tells them: bad input, a run that is under way elsewhere, a stop by the user."""
+    from ramen.experiments.checkpoint import RunningError
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except RunningError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except (ValueError, TypeError, OSError) as error:
+        raise typer.BadParameter(str(error)) from None

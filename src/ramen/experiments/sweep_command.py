@@ -1,0 +1,153 @@
+"""``ramen sweep``: vary one thing, print its table beside the paper's, draw its curve."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ramen.experiments import request
+
+if TYPE_CHECKING:
+    from ramen.experiments.experiment import Experiment
+    from ramen.experiments.sweep import Sweep
+    from ramen.experiments.tables import Table
+    from ramen.experiments.varying import Variation
+
+_LINES = ("ensemble", "entmin")
+
+
+def sweep(
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            help="topk=5,10,20 for any parameter of the method, or batch; capacity, topk, beta, lr and batch "
+            "have the paper's values without any; ablation, weights and placement are Ramen's variants. "
+            "May be given again."
+        ),
+    ],
+    method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
+    model: request.Model = None,
+    data: request.Data = "tiny",
+    root: request.Root = None,
+    protocol: request.Protocol = "mixed",
+    seed: request.Seed = None,
+    seeds: request.Seeds = None,
+    settings: request.Set = None,
+    preset: request.Preset = None,
+    batch: request.Batch = None,
+    limit: request.Limit = None,
+    per_domain: request.PerDomain = None,
+    severity: request.Severity = None,
+    domain: request.DomainNames = None,
+    templates: request.Templates = None,
+    device: request.Device = None,
+    dtype: request.Dtype = None,
+    protocol_set: request.ProtocolSet = None,
+    data_set: request.DataSet = None,
+    store: request.Store = Path("results"),
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the curves; `figures` in the store without it.")
+    ] = None,
+    form: request.Format = None,
+    out: request.Out = None,
+    json_output: request.Json = False,
+) -> None:
+    """Vary a hyper-parameter or take parts of Ramen away, with zero-shot and EntMin as references."""
+    from rich.console import Console
+
+    from ramen.experiments.varying import experiments, parse_variation
+    from ramen.experiments.writing import choose_format, write
+
+    with request.told_errors():
+        chosen = choose_format(form, out)
+        asked = request.planned(
+            list(dict.fromkeys([method, *_LINES])),
+            model=model,
+            data=data,
+            root=root,
+            protocol=protocol,
+            seed=seed,
+            seeds=seeds,
+            settings=settings,
+            preset=preset,
+            batch=batch,
+            limit=limit,
+            per_domain=per_domain,
+            severity=severity,
+            domain=domain,
+            templates=templates,
+            device=device,
+            dtype=dtype,
+            protocol_set=protocol_set,
+            data_set=data_set,
+        )
+        bases = [one for one in asked if one.method == method]
+        references = [one for one in asked if one.method != method]
+        variations = [parse_variation(text, bases[0]) for text in vary]
+        points = [experiments(variation, bases) for variation in variations]
+        results = _results([one for part in [*points, references] for one in part], store)
+        made = [
+            _sweep(variation, part, references, results)
+            for variation, part in zip(variations, points, strict=True)
+        ]
+        with_cost = chosen != "csv" or json_output  # one header for all rows
+        tables = [table for sweep, found in made for table in _tables(sweep, found, with_cost)]
+        drawn = [_draw(sweep, figures or store / "figures") for sweep, _ in made]
+    console = Console(stderr=True)
+    for variation in variations:
+        console.print(f"{variation.name}: {variation.origin}", highlight=False, soft_wrap=True)
+    for path in drawn:
+        console.print(f"Figure: {path}", highlight=False, soft_wrap=True)
+    if json_output:
+        rows = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
+        typer.echo(json.dumps({"tables": rows, "figures": [str(path) for path in drawn]}, indent=2))
+        return
+    write(tables, chosen, out)
+
+
+def _results(wanted: list["Experiment"], store: Path) -> dict[str, dict[str, Any]]:
+    """Results by the experiment's key; what several points share is asked for once."""
+    from rich.console import Console
+
+    from ramen.experiments.runner import run_experiments
+
+    unique = list({one.key(): one for one in wanted}.values())
+    found = run_experiments(unique, store, console=Console(stderr=True), on_missing="skip")
+    return {one.key(): result for one, result in zip(unique, found, strict=True)}
+
+
+def _sweep(
+    variation: "Variation",
+    points: list["Experiment"],
+    references: list["Experiment"],
+    results: dict[str, dict[str, Any]],
+) -> tuple["Sweep", list[dict[str, Any]]]:
+    from ramen.experiments.sweep import Sweep
+
+    own = [results[one.key()] for one in points]
+    for result in own:
+        if result["kind"] == "skipped":
+            raise ValueError(f"{points[0].method} cannot run here: {result['reason']}")
+    lines = [results[one.key()] for one in references]
+    return Sweep.from_results([*own, *lines], variation.name, points[0].method), own
+
+
+def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> list["Table"]:
+    from ramen.experiments.collect import group
+    from ramen.experiments.cost_tables import memory_table, time_table
+    from ramen.experiments.sweep import sweep_table
+
+    if sweep.parameter != "placement" or not with_cost:
+        return [sweep_table(sweep)]
+    groups = group(results)  # where the memory lies changes what it costs, not what it says
+    return [sweep_table(sweep), time_table(groups), memory_table(groups)]
+
+
+def _draw(sweep: "Sweep", folder: Path) -> Path:
+    from ramen.experiments.figures import draw_sweep
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{sweep.data}-{sweep.protocol}-{sweep.method}-{sweep.parameter}.png"
+    draw_sweep(folder / name, sweep)
+    return folder / name
