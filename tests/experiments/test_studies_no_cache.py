@@ -49,8 +49,8 @@ def test_numbers_count_from_the_last_reset(data, classifier):
 
 
 def test_times_add_up(data, classifier, tmp_path, monkeypatch):
-    """With a clock of our own: 2 s a batch of 20, and 3 s for the gradients of each query."""
-    clock = iter([2.0, 2.0, 2.0, 3.0, 3.0])
+    """With a clock of our own: 2 s a batch of 20 but the first, 3 s for a query's gradients."""
+    clock = iter([9.0, 2.0, 2.0, 3.0, 3.0])
 
     def seconds(call, device):
         call()

@@ -78,14 +78,18 @@ def test_all_pairs_sorted(block):
     assert found["all"].shares[0] > 1.5 * found["all"].same_domain
 
 
-@pytest.mark.parametrize("images", [41, 90])
-@pytest.mark.parametrize("bins", [10, 7, 1])
+@pytest.mark.parametrize(("images", "bins"), [(41, 10), (90, 10), (90, 7), (41, 1), (6, 6), (7, 20)])
 def test_ties_take_their_fraction(images, bins):
     embeddings, domains, classes = coarse(images)
     found = exact_bins(embeddings, domains, classes, bins, block=16)
     for name, chosen in (("all", lambda i, j: True), ("class", lambda i, j: bool(classes[i] == classes[j]))):
         similarities, same = sorted_pairs(embeddings, domains, chosen)
+        if len(same) < bins:
+            assert found[name] is None
+            continue
         assert len(np.unique(similarities)) < 20
+        ends = [similarities[max(-(-k * len(same) // bins) - 1, 0)] for k in range(bins + 1)]
+        assert found[name].edges == tuple(ends)
         assert found[name].shares == pytest.approx(plain_shares(similarities, same, bins), abs=1e-9)
 
 

@@ -187,18 +187,14 @@ class _Pairs:
 
 
 def _edge_buckets(counts: NDArray[np.int64], bins: int) -> list[int]:
-    """The buckets, counted from the lowest similarity, that edges between bins fall into, and both ends."""
+    """The buckets, counted from the lowest similarity, that the edges of the bins fall into."""
     total = int(counts.sum())
     if total < bins:
         return []
     below = np.cumsum(counts)
-    # an edge exactly between two buckets is the lower one's end: both are taken apart
-    ranks = np.arange(bins + 1) * total / bins
-    upper = np.searchsorted(below, ranks, side="right").clip(0, len(counts) - 1)
-    lower = np.searchsorted(below, ranks, side="left").clip(0, len(counts) - 1)
-    filled = np.flatnonzero(counts)
-    edges = {*upper.tolist(), *lower.tolist(), int(filled[0]), int(filled[-1])}
-    return sorted(bucket for bucket in edges if counts[bucket])
+    # of an edge exactly between two buckets the upper one: its lowest pair ends the bin
+    edges = np.searchsorted(below, np.arange(bins) * total / bins, side="right")
+    return sorted({*edges.tolist(), int(np.flatnonzero(counts)[-1])})
 
 
 def _within_buckets(
@@ -288,7 +284,6 @@ def _errors(counts: _Counts, bins: int) -> tuple[float, ...]:
     ranks, reach = np.arange(bins + 1) * total / bins, total / (4 * bins)
     shares = np.diff(_same_up_to(ranks, counts)) * bins / total
     at_edge = (_same_up_to(ranks + reach, counts) - _same_up_to(ranks - reach, counts)) / (2 * reach)
-    at_edge[-1] = 0  # nothing is beyond the last
     above, below = at_edge[:-1], at_edge[1:]
     before, within = np.arange(bins) / bins, 1 / bins  # shares of the pairs above a bin, and in it
     mean = before * (above - below) + within * (shares - below)
