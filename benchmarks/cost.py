@@ -4,15 +4,14 @@
     python benchmarks/cost.py --model ViT-B-32 --classes 10 --run tda --run dmn --run ramen
 
 Accuracy means nothing here. Every method first sees some batches, so that memories are in use, then is timed;
-"forwards" is its time divided by that of a plain forward pass of a batch, measured in the same run.
+"forwards" is its time divided by that of a plain forward pass of a batch, measured in the same run. The same
+for a real model and stream, with memory: `ramen study cost`.
 """
 
 import argparse
 import json
 import platform
-import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from rich.table import Table
 
 import ramen
 from ramen import prompts
-
-SLOW = {"watt": {"rounds": 1}}  # timed for a fifth of its work, which is then multiplied
+from ramen.experiments.studies.cost import forward_times, method_cost
 
 
 def random_classifier(model: str, classes: int, device: str, dtype: str) -> ramen.ZeroShotClassifier:
@@ -52,56 +50,25 @@ def random_classifier(model: str, classes: int, device: str, dtype: str) -> rame
     )
 
 
-def timed(call: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Milliseconds of the fastest of some calls."""
-    fastest = float("inf")
-    for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
-        call()
-        _wait(device)
-        fastest = min(fastest, time.perf_counter() - start)
-    return 1000 * fastest
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     classifier = random_classifier(arguments.model, arguments.classes, arguments.device, arguments.dtype)
     device, size = classifier.device, classifier.image_size
     assert size is not None
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(arguments.batch, 3, *size, generator=generator).to(device) for _ in range(4)]
+    again = batches[:1] * arguments.repeats
 
-    def plain() -> None:
-        with torch.no_grad():
-            classifier.logits(classifier.encode(batches[0]))
-
-    timed(plain, device, 3)
-    forward = timed(plain, device, arguments.repeats)
+    forward = 1000 * min(forward_times(classifier, batches[:1] * 3, again))
     table = Table(title=f"{arguments.model}, {arguments.classes} classes, batch {arguments.batch}")
-    for column in ("method", "ms a batch", "forwards", "passes of the record"):
+    for column in ("method", "ms a batch", "forwards", "passes (F / B)"):
         table.add_column(column, justify="left" if column == "method" else "right")
     table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "")
     rows = {}
     for name in arguments.run or ramen.list_methods():
-        info = ramen.describe(name)
-        sizes = dict.fromkeys(info.batch_sized, arguments.batch)
-        method = ramen.create(name, classifier, **sizes, **SLOW.get(name, {}))
-        for batch in batches:
-            method.predict(batch)
-        share = info.forwards / method.passes()[0]
-        spent = share * timed(lambda m=method: m.predict(batches[0]), device, arguments.repeats)  # type: ignore[misc]
+        cost = method_cost(name, classifier, batches, again)
+        spent = 1000 * min(cost.seconds)
         rows[name] = {"milliseconds_a_batch": spent, "forwards": spent / forward}
-        table.add_row(
-            name,
-            f"{spent:.1f}",
-            f"{spent / forward:.2f}",
-            f"{info.forwards} forward, {info.backwards} backward",
-        )
+        table.add_row(name, f"{spent:.1f}", f"{spent / forward:.2f}", f"{cost.forwards} / {cost.backwards}")
     console.print(table)
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {

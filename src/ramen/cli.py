@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from ramen.data.commands import app as data_app
+from ramen.doctor.command import doctor
 from ramen.experiments import commands as experiments
 from ramen.experiments.compare_command import compare
 from ramen.experiments.report_command import report
+from ramen.experiments.studies.command import study
 from ramen.experiments.sweep_command import sweep
 
 app = typer.Typer(
@@ -21,6 +23,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(experiments.models_app, name="models")
 app.command()(experiments.run)
+app.command()(study)
+app.command()(doctor)
 app.command()(compare)
 app.command()(sweep)
 app.command("report")(report)

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from ramen.data.clean import images_by_class, read_clean
+from ramen.data.endings import IMAGE_ENDINGS
+from ramen.data.registry import load
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
@@ -230,6 +232,19 @@ def test_folder_of_images(tmp_path):
     assert clean.classes == ("cat", "dog")
     assert clean.labels.tolist() == [0, 1, 1]
     assert np.array_equal(clean.images, IMAGES[[1, 2, 0]])
+
+
+@pytest.mark.parametrize("ending", [*IMAGE_ENDINGS, ".JPG"])
+def test_a_set_can_be_made_of_whatever_can_be_read(tmp_path, ending):
+    grey = Image.fromarray(IMAGES[0]).convert("L")
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    grey.save(tmp_path / "photos" / "cat" / f"a{ending}")
+    clean = read_clean(tmp_path / "photos", "cifar10c")
+    expected = np.asarray(grey.convert("RGB"))
+    lossy = ending.lower() in (".jpg", ".jpeg", ".webp")
+    assert np.abs(clean.images[0].astype(int) - expected).mean() <= (30 if lossy else 0)
+    (domain,) = load("folder", tmp_path).domains
+    assert [path.name for path in domain.pictures.read([0])] == [f"a{ending}"]
 
 
 def test_folder_of_images_that_will_not_do(tmp_path):

@@ -148,7 +148,7 @@ def test_where_nothing_helps_the_batch_is_answered_zero_shot(
 
 
 def test_overflow_costs_passes_only_where_it_happens() -> None:
-    counter = testing._Counting(resnet())
+    counter = testing.CountingClassifier(resnet())
     method = create("tent", counter)
     method.predict(stream(1)[0])
     assert (counter.forwards, counter.backwards) == ([5], [5])

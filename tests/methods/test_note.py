@@ -143,7 +143,7 @@ def test_a_batch_without_a_usable_image_changes_nothing() -> None:
 @pytest.mark.parametrize("memory", [5, 10])
 def test_passes_an_image(memory: int) -> None:
     """Two forwards and one backward with a memory of the batch's size; a larger one costs its size."""
-    counter = testing._Counting(testing.small_classifier())
+    counter = testing.CountingClassifier(testing.small_classifier())
     method = ramen.create("note", counter, memory=memory)
     for images in stream(6):
         method.predict(images.float())

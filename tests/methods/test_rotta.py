@@ -297,7 +297,7 @@ def test_an_image_that_overflows_by_now_does_not_cancel_the_step() -> None:
 
 def test_passes_an_image() -> None:
     """The teacher on the batch, the teacher and the student on the memory, one way back."""
-    counter = testing._Counting(testing.small_classifier(classes=2))
+    counter = testing.CountingClassifier(testing.small_classifier(classes=2))
     method = ramen.create("rotta", counter, memory=6)
     for images in stream(5, 6):
         method.predict(images.float())

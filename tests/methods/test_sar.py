@@ -257,7 +257,7 @@ def test_a_refused_image_leaves_no_trace(bad: float) -> None:
 
 
 def test_passes_an_image() -> None:
-    counter = testing._Counting(testing.small_classifier())
+    counter = testing.CountingClassifier(testing.small_classifier())
     method = ramen.create("sar", counter)
     for images in stream(3):
         method.predict(images.float())

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramen.data.cifar_file import read_cifar_file
+from ramen.data.endings import IMAGE_ENDINGS, names_an_image
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 _CIFAR_SIDE = 32
 # Where CIFAR's test pictures lie below the folder that was unpacked, and under which key their labels.
 _CIFAR_FILES = {
@@ -143,8 +143,8 @@ def images_by_class(root: Path, otherwise: str = "") -> list[Path]:
     if not files:
         raise ValueError(f"{root} has no images in folders class/image{otherwise}")
     for path in files:
-        if path.suffix.lower() not in IMAGE_SUFFIXES or not path.is_file():
-            raise ValueError(f"{path} is not an image file ({', '.join(IMAGE_SUFFIXES)}): remove it")
+        if not names_an_image(path.name) or not path.is_file():
+            raise ValueError(f"{path} is not an image file ({', '.join(IMAGE_ENDINGS)}): remove it")
     empty = next((folder for folder in folders if not any(p.parent == folder for p in files)), None)
     if empty is not None:
         raise ValueError(f"{empty} holds no images: remove the folder or fill it")

@@ -11,9 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# What the name of an image file may end with; other files are left out, and said to be.
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-
 
 def open_array(path: Path) -> NDArray[Any]:
     """Map an ``.npy`` file into memory; the error of a damaged one names it."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ramen.data.dataset import Domain
+from ramen.data.endings import names_an_image
 from ramen.data.reading import Reading, listed
-from ramen.data.stored import IMAGE_ENDINGS, FilePictures
+from ramen.data.stored import FilePictures
 
 ClassFolders = dict[str, list[str]]  # the files in each, both in the order of their names
 
@@ -54,7 +55,7 @@ def _image_files(reading: Reading, folder: Path) -> list[str]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            image = entry.name.lower().endswith(IMAGE_ENDINGS) and not entry.is_dir()
+            image = names_an_image(entry.name) and not entry.is_dir()
             (images if image else others).append(entry.name)
     if others:
         reading.add("note", folder, f"left out, not image files by their names: {listed(sorted(others))}")

@@ -4,7 +4,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +40,15 @@ def wait_for(device: torch.device) -> None:
     """Return when the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    """How long a call takes, until the device has finished it."""
+    wait_for(device)
+    start = time.perf_counter()
+    call()
+    wait_for(device)
+    return time.perf_counter() - start
 
 
 class PeakMemory:

@@ -39,7 +39,7 @@ def run_experiments(
             ``{"kind": "skipped", "experiment": ..., "reason": ...}`` in place of its result, in no file.
     """
     console = console or Console(stderr=True)
-    parts = _Parts(console)
+    parts = Parts(console)
     results = []
     with Bars(console) as bars:
         for experiment in experiments:
@@ -54,7 +54,7 @@ def run_experiments(
 
 
 def _result(
-    experiment: Experiment, out: Path, parts: "_Parts", bars: Bars, checkpoint_seconds: float
+    experiment: Experiment, out: Path, parts: "Parts", bars: Bars, checkpoint_seconds: float
 ) -> dict[str, Any]:
     path = experiment.path(out)
     if (found := _finished(experiment, path, parts)) is not None:
@@ -80,7 +80,7 @@ def _result(
         return result
 
 
-def _continued(run: Run, checkpoint: Checkpoint, parts: "_Parts") -> Run:
+def _continued(run: Run, checkpoint: Checkpoint, parts: "Parts") -> Run:
     """The run as far as it had come."""
     saved = checkpoint.load()
     if saved is None:
@@ -94,7 +94,7 @@ def _continued(run: Run, checkpoint: Checkpoint, parts: "_Parts") -> Run:
     return run
 
 
-def _finished(experiment: Experiment, path: Path, parts: "_Parts") -> dict[str, Any] | None:
+def _finished(experiment: Experiment, path: Path, parts: "Parts") -> dict[str, Any] | None:
     """The result in the file, if it is of this experiment; None where there is no file."""
     try:
         result = read_result(path)
@@ -115,7 +115,7 @@ def _finished(experiment: Experiment, path: Path, parts: "_Parts") -> dict[str, 
     return result
 
 
-def _check_data(experiment: Experiment, path: Path, recorded: dict[str, Any], parts: "_Parts") -> None:
+def _check_data(experiment: Experiment, path: Path, recorded: dict[str, Any], parts: "Parts") -> None:
     """Data in another place may have moved there, or may be others: the result must not stand for those."""
     root = None if experiment.root is None else str(Path(experiment.root).expanduser().resolve())
     if recorded["root"] == root:
@@ -129,7 +129,7 @@ def _check_data(experiment: Experiment, path: Path, recorded: dict[str, Any], pa
         )
 
 
-class _Parts:
+class Parts:
     """Classifiers, data sets and streams, each made once for the experiments that share it."""
 
     def __init__(self, console: Console) -> None:

@@ -1,0 +1,71 @@
+"""Weights: those that come with the package, and those that presets need."""
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import ramen.tiny
+from ramen.doctor.findings import Finding
+
+
+def tiny_weights() -> Iterator[Finding]:
+    """Whether the tiny model's file is the one that its card describes."""
+    file, card = (_tiny_folder() / name for name in ("open_clip_model.safetensors", "MODEL_CARD.md"))
+    advice = "install ramen-tta again"
+    for path in (file, card):
+        if not path.is_file():
+            yield Finding("tiny model", "problem", f"{path} is missing", advice)
+            return
+    stated = re.search(r"SHA-256 \| `([0-9a-f]{64})`", card.read_text(encoding="utf-8"))
+    found = sha256(file.read_bytes()).hexdigest()
+    if stated is None or stated[1] != found:
+        yield Finding("tiny model", "problem", f"{file} is not the file that its card describes", advice)
+    else:
+        yield Finding("tiny model", "ok", f"its weights are whole (sha256 {found[:12]})")
+
+
+def _tiny_folder() -> Path:
+    """As ``ramen.tiny.model`` has it, which cannot be loaded where torch is broken."""
+    return Path(ramen.tiny.__file__).parent / "weights"
+
+
+def pretrained_weights() -> Iterator[Finding]:
+    """Whether the weights of the presets' models have been downloaded."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from ramen.experiments.presets import list_presets, load_preset
+
+    models = sorted({str(load_preset(name).model) for name in list_presets()} - {"tiny"})
+    missing = [model for model in models if not _downloaded(model)]
+    place = f"{HF_HUB_CACHE} and {_url_cache()}"
+    here = [model for model in models if model not in missing]
+    if here:
+        yield Finding("weights", "ok", f"{', '.join(here)} are in {place}")
+    if missing:
+        yield Finding(
+            "weights",
+            "warning",
+            f"not downloaded, needed by presets: {', '.join(missing)} (looked in {place})",
+            "open_clip fetches them on first use; without a connection give ARCH/FILE as --model",
+        )
+
+
+def _downloaded(model: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from open_clip import get_pretrained_cfg
+    from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
+
+    architecture, _, tag = model.partition("/")
+    facts = get_pretrained_cfg(architecture, tag)
+    repository, _, name = facts.get("hf_hub", "").rpartition("/")
+    names = (name, str(Path(name).with_suffix(".safetensors"))) if name else ()
+    for file in (*names, HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME):
+        if repository and isinstance(try_to_load_from_cache(repository, file), str):
+            return True
+    url = facts.get("url", "")
+    return bool(url) and (_url_cache() / url.rpartition("/")[2]).is_file()
+
+
+def _url_cache() -> Path:
+    return Path("~/.cache/clip").expanduser()

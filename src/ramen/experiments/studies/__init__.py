@@ -1,0 +1,1 @@
+"""Studies beside the runs: what similarity tells, what the cache saves, what methods cost."""

@@ -1,0 +1,251 @@
+"""``ramen study``: a study from the command line."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ramen.experiments.experiment import Experiment
+    from ramen.experiments.studies.results import Advance
+
+NAMES = ("similarity", "no-cache", "cost")
+# Options that belong to one study, and what they are without being given.
+_OWN: Mapping[str, Mapping[str, Any]] = {
+    "similarity": {"pairs": None},
+    "no-cache": {"queries": 10, "after": 1000},
+    "cost": {"method": None, "batches": 5, "warm_up": 2},
+}
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="similarity, no-cache or cost.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="ARCH/TAG of open_clip, or as `ramen models list` says; else the preset's."),
+    ] = None,
+    data: Annotated[str, typer.Option(help="A data set; `ramen data list` shows them.")] = "tiny",
+    root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
+    protocol: Annotated[str, typer.Option(help="The order of the stream: mixed, single, ...")] = "mixed",
+    seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and pairs that are drawn.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="PARAMETER=VALUE or METHOD.PARAMETER=VALUE, before the preset's."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A name, a .toml file, or `none`; else the data set's own.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images in a batch; else the preset's.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the stream's first so many images.")] = None,
+    per_domain: Annotated[
+        int | None, typer.Option(min=1, help="Only so many images of each domain, drawn at random.")
+    ] = None,
+    severity: Annotated[
+        int | None, typer.Option(min=1, max=5, help="Of CIFAR-C and ImageNet-C; else the preset's.")
+    ] = None,
+    domain: Annotated[list[str] | None, typer.Option(help="A domain; may be given again.")] = None,
+    data_set: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: an option of the data set.")] = None,
+    protocol_set: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: a parameter of the protocol.")
+    ] = None,
+    templates: Annotated[str | None, typer.Option(help="A template set; else the preset's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; cuda if there is one.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the encoder's weights; float16 on cuda, else float32.")
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option(min=10, help="similarity: draw so many pairs; all of them without it.")
+    ] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="no-cache: how many; 10 without it.")] = None,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="no-cache: images that fill the memory; 1000 without it.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="cost: a method; may be given again. All without it.")
+    ] = None,
+    batches: Annotated[int | None, typer.Option(min=1, help="cost: batches timed; 5 without it.")] = None,
+    warm_up: Annotated[int | None, typer.Option(min=0, help="cost: batches before; 2 without it.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Result on standard output, everything else on standard error.")
+    ] = False,
+) -> None:
+    """What similarity tells of domains, what the gradient cache saves, what methods cost."""
+    from rich.console import Console
+
+    from ramen.experiments.experiment import plan
+    from ramen.experiments.results import write_result
+    from ramen.experiments.settings import parse_pairs
+    from ramen.experiments.studies.results import show
+
+    given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
+    given |= {"method": method, "batches": batches, "warm_up": warm_up}
+    own = {"severity": severity, "domains": domain}
+    common = {"limit": limit, "per_domain": per_domain}
+    device = device or _default_device()
+    console = Console(stderr=True)
+    try:
+        options = own_options(name, given)
+        planned = plan(
+            _methods(name, method),
+            model=model,
+            data=data,
+            root=root,
+            protocol=protocol,
+            seeds=[seed],
+            preset=preset,
+            settings=settings or [],
+            data_options={**parse_pairs("--data-set", data_set or []), **_given(own)},
+            protocol_parameters={**parse_pairs("--protocol-set", protocol_set or []), **_given(common)},
+            batch=batch,
+            templates=templates,
+            device=device,
+            dtype=dtype or ("float16" if device.startswith("cuda") else "float32"),
+        )
+        result = run_study(name, planned, options, console)
+        path = result_path(out, result)
+        write_result(path, result)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (ValueError, TypeError, OSError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if json_output:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        show(result, Console())
+    typer.echo(f"The result is in {path}", err=True)
+
+
+def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A study's own options, with defaults; an option of another study is refused, not ignored."""
+    from ramen import checks
+
+    checks.choice("NAME", name, NAMES)
+    for option, value in given.items():
+        if value is not None and option not in _OWN[name]:
+            owner = next(study for study, options in _OWN.items() if option in options)
+            raise ValueError(f"--{option.replace('_', '-')} belongs to the study {owner}, not to {name}")
+    return {
+        option: default if given[option] is None else given[option] for option, default in _OWN[name].items()
+    }
+
+
+def run_study(
+    name: str, planned: "list[Experiment]", options: Mapping[str, Any], console: "Console"
+) -> dict[str, Any]:
+    """The study's result with its provenance; ``planned`` has the methods with their parameters."""
+    from ramen.experiments import provenance
+    from ramen.experiments.runner import Parts
+
+    first, parts, started = planned[0], Parts(console), provenance.now()
+    stream = parts.stream(first)
+    classifier = parts.classifier(first, stream.dataset.classes)
+    with _progress(console) as advance:
+        result = _run(name, classifier, stream, planned, options, advance)
+    identity = first.identity()
+    about = ("model", "templates", "data", "data_options", "protocol", "protocol_parameters", "seed")
+    result["provenance"] = {
+        "experiment": {key: identity[key] for key in (*about, "batch", "device", "dtype")},
+        "options": dict(options),
+        "preset": first.preset,
+        "parameters": {experiment.method: experiment.all_parameters() for experiment in planned},
+        "classifier": provenance.classifier_block(classifier),
+        "stream": stream.identity(),
+        "dataset": provenance.dataset_block(stream.dataset, first.root),
+        "versions": provenance.versions(),
+        "hardware": provenance.hardware(classifier.device),
+        "commit": provenance.commit(),
+        "started": started,
+        "finished": provenance.now(),
+    }
+    if name == "similarity":  # no method plays a part
+        result["provenance"]["parameters"] = {}
+    return result
+
+
+def _run(
+    name: str,
+    classifier: Any,
+    stream: Any,
+    planned: "list[Experiment]",
+    options: Mapping[str, Any],
+    advance: "Advance",
+) -> dict[str, Any]:
+    from ramen.experiments.studies.cost import cost_study
+    from ramen.experiments.studies.no_cache import no_cache_study
+    from ramen.experiments.studies.similarity import similarity_study
+
+    first = planned[0]
+    shared: dict[str, Any] = {"batch": first.batch, "advance": advance}
+    if name == "similarity":
+        return similarity_study(classifier, stream, pairs=options["pairs"], seed=first.seed, **shared)
+    if name == "no-cache":
+        return no_cache_study(
+            classifier,
+            stream,
+            first.parameters,
+            queries=options["queries"],
+            after=options["after"],
+            seed=first.seed,
+            **shared,
+        )
+    return cost_study(
+        classifier,
+        stream,
+        [experiment.method for experiment in planned],
+        {experiment.method: experiment.parameters for experiment in planned},
+        warm_up=options["warm_up"],
+        batches=options["batches"],
+        **shared,
+    )
+
+
+def result_path(out: Path, result: Mapping[str, Any]) -> Path:
+    """Where a study's result lies; another study, or one of something else, lies elsewhere."""
+    import hashlib
+
+    about = {key: result["provenance"][key] for key in ("experiment", "options", "parameters")}
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
+    data = result["provenance"]["experiment"]["data"]
+    return out / "studies" / f"{result['study']}-{data}-{key}.json"
+
+
+def _methods(name: str, chosen: list[str] | None) -> list[str]:
+    from ramen.methods.registry import list_methods
+
+    if name == "cost":
+        return chosen or list_methods()
+    return ["ramen"] if name == "no-cache" else ["ensemble"]
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@contextmanager
+def _progress(console: "Console") -> "Iterator[Advance]":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                for earlier in tasks.values():
+                    bars.update(earlier, visible=False)
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield advance
