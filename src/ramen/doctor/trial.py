@@ -86,9 +86,7 @@ def model_check(name: str) -> Iterator[Finding]:
         f"{len(layers)} norm layers with {len(encoder.base):,} parameters are adapted: {groups}; "
         f"{size} pixels",
     )
-    # an encoder that has one tells its name
-    path = getattr(encoder, "fast_path", None)
-    yield Finding("path", "ok", f"{path} path" if path else "the general path, for any tower")
+    yield Finding("path", "ok", encoder.path)
     for warning in caught:
         if "norm layer" in str(warning.message):
             yield Finding(name, "warning", str(warning.message))

@@ -1,0 +1,313 @@
+"""How fast Ramen is: images a second, peak memory and the time of each stage, on random weights and images.
+
+    python benchmarks/speed.py --device cuda --dtype float16 --out speed.json
+    python benchmarks/speed.py --setting cifar100c --what codecs --device cuda --dtype float16
+    python benchmarks/speed.py --setting cifar10c --capacity 75 --batch 8 --dtype float32       # on a CPU
+
+The memory is full of random entries before anything is timed. Everything is measured in one run, as a GPU's
+clock changes with its load: "forwards" is a time divided by that of a plain forward pass, compiled by
+torch.compile where --compiled asks for it. Accuracy means nothing here.
+"""
+
+import argparse
+import gc
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+import torch.nn.functional as F
+from plain_ramen import PlainRamen
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import ramen
+from ramen.codecs import CODECS
+from ramen.devices import readable_bytes
+from ramen.methods.ramen import Ramen
+
+WHAT = ("baselines", "codecs", "placements", "batches", "growth")
+FILL = 1000  # entries at a time
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and the memory that the paper gives it."""
+
+    model: str
+    classes: int
+    capacity: int
+    topk: int
+    batch: int
+
+
+SETTINGS = {
+    "cifar100c": Setting("ViT-B-16", 100, 750, 5, 100),
+    "cifar10c": Setting("ViT-B-32", 10, 7500, 50, 100),
+    "imagenetc": Setting("ViT-L-14", 1000, 75, 1, 50),
+}
+
+
+# -- what is measured -------------------------------------------------------------------------------
+
+
+def random_classifier(
+    setting: Setting, device: str, dtype: str, compile: bool | str
+) -> ramen.ZeroShotClassifier:
+    torch.manual_seed(0)
+    tower = open_clip.create_model(setting.model).visual.eval()
+    embeddings = F.normalize(torch.randn(setting.classes, tower.output_dim), dim=-1)
+    return ramen.ZeroShotClassifier(tower, embeddings, 100.0, device=device, dtype=dtype, compile=compile)
+
+
+def random_images(classifier: ramen.ZeroShotClassifier, batch: int) -> Tensor:
+    assert classifier.image_size is not None
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, 3, *classifier.image_size, generator=generator).to(classifier.device)
+
+
+def random_entries(method: Ramen, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Labels, embeddings, gradients and entropies, some at a time, the classes in turn."""
+    classifier = method.classifier
+    generator = torch.Generator(device=classifier.device).manual_seed(2)
+    options: dict[str, Any] = {"generator": generator, "device": classifier.device}
+    width, size = classifier.class_embeddings.shape[1], len(classifier.encoder.base)
+    for first in range(0, count, FILL):
+        some = min(FILL, count - first)
+        labels = torch.arange(first, first + some, device=classifier.device) % classifier.num_classes
+        embeddings = F.normalize(torch.randn(some, width, **options), dim=-1)
+        yield labels, embeddings, torch.randn(some, size, **options), torch.rand(some, **options)
+
+
+def full_ramen(classifier: ramen.ZeroShotClassifier, setting: Setting, **parameters: Any) -> Ramen:
+    method = ramen.create("ramen", classifier, capacity=setting.capacity, topk=setting.topk, **parameters)
+    assert isinstance(method, Ramen)
+    for entries in random_entries(method, setting.classes * setting.capacity):
+        method.memory.insert(method.memory.stage(*entries))
+    return method
+
+
+def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
+    """Milliseconds of each part of a step by itself."""
+    memory, classifier = method.memory, method.classifier
+    labels, embeddings, gradients, entropies = next(random_entries(method, len(images)))
+    staged = memory.stage(labels, embeddings, gradients, entropies)
+    support = memory.select(embeddings, method.topk)
+    weights = method._weights(support)
+    rows = classifier.encoder.base.expand(len(images), -1).contiguous()
+    return {
+        "forward and backward": clock(lambda: method._at_pretrained_weights(images)),
+        "encode": clock(lambda: memory.stage(labels, embeddings, gradients, entropies)),
+        "insert": clock(lambda: memory.insert(staged)),
+        "select": clock(lambda: memory.select(embeddings, method.topk)),
+        "aggregate": clock(lambda: memory.aggregate(support, weights)),
+        "second forward": clock(lambda: method._at_own_weights(images, rows)),
+    }
+
+
+# -- how it is measured -----------------------------------------------------------------------------
+
+
+class Clock:
+    """Milliseconds of a call: the best mean of several rounds, after some calls that do not count."""
+
+    def __init__(self, device: torch.device, repeats: int, rounds: int) -> None:
+        self.device, self.repeats, self.rounds = device, repeats, rounds
+
+    @torch.no_grad()
+    def __call__(self, call: Callable[[], object]) -> float:
+        """Time ``call``."""
+        for _ in range(4):  # kernels are compiled and graphs recorded in these
+            call()
+        return min(self._round(call) for _ in range(self.rounds))
+
+    def _round(self, call: Callable[[], object]) -> float:
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(self.repeats):
+            call()
+        self._wait()
+        return 1000 * (time.perf_counter() - start) / self.repeats
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Bench:
+    """One setting; keeps the rows of its table."""
+
+    def __init__(self, setting: Setting, arguments: argparse.Namespace, console: Console) -> None:
+        self.setting, self.arguments, self.console = setting, arguments, console
+        self.classifier = self._classifier(setting)
+        self.clock = Clock(self.classifier.device, arguments.repeats, arguments.rounds)
+        self.images = random_images(self.classifier, setting.batch)
+        self.rows: list[dict[str, Any]] = []
+        self.forward = 0.0
+
+    def _classifier(self, setting: Setting, compile: bool | str = "auto") -> ramen.ZeroShotClassifier:
+        return random_classifier(setting, self.arguments.device, self.arguments.dtype, compile)
+
+    def add(self, what: str, call: Callable[[], object], images: int, **facts: Any) -> float:
+        """Time a call, and print and keep its row."""
+        cuda = self.classifier.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self.classifier.device)
+        spent = self.clock(call)
+        self.forward = self.forward or spent  # the first row is the plain forward pass
+        row = {
+            "what": what,
+            "milliseconds": spent,
+            "images_a_second": 1000 * images / spent,
+            "forwards": spent / self.forward,
+            "peak_bytes": torch.cuda.max_memory_allocated(self.classifier.device) if cuda else None,
+            **facts,
+        }
+        self.rows.append(row)
+        self.console.print(
+            f"{what:45} {spent:9.2f} ms {row['images_a_second']:9,.0f} images/s", highlight=False
+        )
+        return spent
+
+    def baselines(self) -> None:
+        """Plain forwards, Tent, and Ramen written as the paper's pseudo-code."""
+        plain = self._classifier(self.setting, compile=False)
+        self.add("forward, the module's own", lambda: plain.encode(self.images), len(self.images))
+        if self.arguments.compiled:
+            compiled = torch.compile(plain.encoder._module)
+            half = self.images.to(plain.dtype)
+            self.forward = self.add("forward, torch.compile", lambda: compiled(half), len(self.images))
+        self.add("forward, written out", lambda: self.classifier.encode(self.images), len(self.images))
+        tent = ramen.create("tent", self.classifier)
+        self.add("tent", lambda: tent.predict(self.images), len(self.images))
+        if self.arguments.plain_loop:
+            self._plain_loop(plain)
+
+    def _plain_loop(self, plain: ramen.ZeroShotClassifier) -> None:
+        setting = self.setting
+        twin = PlainRamen(plain, setting.capacity, setting.topk, beta=5.0, lr=1e-2)
+        source = ramen.create("ramen", plain, capacity=1, topk=1)
+        assert isinstance(source, Ramen)
+        for entries in random_entries(source, setting.classes * setting.capacity):
+            for label, embedding, gradient, uncertainty in zip(*entries, strict=True):
+                twin.insert(int(label), embedding, gradient, uncertainty)
+        clock, self.clock = self.clock, Clock(self.clock.device, 1, 1)
+        self.add("ramen, a plain loop", lambda: twin.predict(self.images), len(self.images))
+        self.clock = clock
+
+    def ramen(self, label: str, images: Tensor, setting: Setting | None = None, **parameters: Any) -> None:
+        """One row of Ramen, with its stages."""
+        setting = setting or self.setting
+        classifier = self.classifier if setting.classes == self.setting.classes else self._classifier(setting)
+        method = full_ramen(classifier, setting, **parameters)
+        facts = {"stages": stages(method, images, self.clock), "memory_bytes": method.memory_bytes()}
+        self.add(label, partial(method.predict, images), len(images), **facts)
+        del method
+        gc.collect()
+        if classifier.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def codecs(self) -> None:
+        """Every way to store gradients."""
+        for codec in CODECS:
+            self.ramen(f"ramen, {codec}", self.images, codec=codec)
+
+    def placements(self) -> None:
+        """Gradients, or all, on the CPU."""
+        for placement, codec in (("split", "sign"), ("split", "int8"), ("split", "fp16"), ("cpu", "fp16")):
+            self.ramen(f"ramen, {codec}, {placement}", self.images, codec=codec, placement=placement)
+
+    def batches(self) -> None:
+        """Batches of other sizes, with a plain forward pass of each."""
+        for size in (1, 8, 50, 100, 200):
+            images = random_images(self.classifier, size)
+            self.add(f"forward, written out, batch {size}", partial(self.classifier.encode, images), size)
+            self.ramen(f"ramen, sign, batch {size}", images, codec="sign")
+
+    def growth(self) -> None:
+        """More classes, more entries of each, more neighbours."""
+        for name in ("classes", "capacity", "topk"):
+            for factor in (2, 4):
+                grown = replace(self.setting, **{name: factor * getattr(self.setting, name)})
+                grown = replace(grown, topk=min(grown.topk, grown.capacity))
+                label = f"ramen, sign, {name} {getattr(grown, name)}"
+                self.ramen(label, self.images, grown, codec="sign")
+
+
+# -- output -----------------------------------------------------------------------------------------
+
+
+def table(name: str, bench: Bench) -> Table:
+    result = Table(title=f"{name}: {bench.setting}")
+    for column in ("what", "ms a batch", "images/s", "forwards", "peak", "memory", "stages, ms"):
+        result.add_column(column, justify="left" if column in ("what", "stages, ms") else "right")
+    for row in bench.rows:
+        split = ", ".join(f"{stage} {spent:.2f}" for stage, spent in row.get("stages", {}).items())
+        result.add_row(
+            row["what"],
+            f"{row['milliseconds']:.2f}",
+            f"{row['images_a_second']:,.0f}",
+            f"{row['forwards']:.2f}",
+            "" if row["peak_bytes"] is None else readable_bytes(row["peak_bytes"]),
+            readable_bytes(row["memory_bytes"]) if "memory_bytes" in row else "",
+            split,
+        )
+    return result
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--setting", action="append", choices=SETTINGS, help="may be repeated; all without it"
+    )
+    parser.add_argument("--what", action="append", choices=WHAT, help="may be repeated; all without it")
+    parser.add_argument("--model", help="another architecture of open_clip")
+    for name in ("classes", "capacity", "topk", "batch"):
+        parser.add_argument(f"--{name}", type=int, help="instead of the setting's")
+    parser.add_argument(
+        "--compiled", action="store_true", help="also torch.compile the module; takes a while"
+    )
+    parser.add_argument("--plain-loop", action="store_true", help="also the plain loop; slow")
+    parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments, console, results = parse_arguments(), Console(), {}
+    given = {name: getattr(arguments, name) for name in ("model", "classes", "capacity", "topk", "batch")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name in arguments.setting or SETTINGS:
+        bench = Bench(replace(SETTINGS[name], **changes), arguments, console)
+        for what in [w for w in WHAT if w in (arguments.what or WHAT)]:
+            getattr(bench, what)()
+        console.print(table(name, bench))
+        results[name] = {
+            "setting": vars(bench.setting),
+            "path": bench.classifier.encoder.path,
+            "rows": bench.rows,
+        }
+    if arguments.out is not None:
+        device = torch.device(arguments.device)
+        cuda = device.type == "cuda"
+        hardware = {
+            "device": torch.cuda.get_device_name(device) if cuda else platform.machine(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "dtype": arguments.dtype,
+        }
+        arguments.out.write_text(json.dumps({"hardware": hardware, "settings": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
