@@ -178,6 +178,7 @@ def _table(data: dict[str, Any]) -> Table:
         rows,
         f"Median of {data['batches']} batches after {data['warm_up']}, without reading and preprocessing. "
         "keeps: the most that it ever keeps of the stream. peak: all memory in use while it ran, the model's "
-        "included, on the host that of the whole process. The paper's: with reading, on one V100.",
+        "included; on the host that of the whole process, with what methods before it may have left. The "
+        "paper's: with reading, on one V100.",
         *notes,
     )
