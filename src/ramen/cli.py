@@ -8,11 +8,12 @@ import typer
 
 from ramen.data.commands import app as data_app
 from ramen.doctor.command import doctor
-from ramen.experiments import commands as experiments
-from ramen.experiments.compare_command import compare
-from ramen.experiments.report_command import report
-from ramen.experiments.studies.command import study
-from ramen.experiments.sweep_command import sweep
+from ramen.experiments.commands.compare import compare
+from ramen.experiments.commands.models import app as models_app
+from ramen.experiments.commands.report import report
+from ramen.experiments.commands.run import run
+from ramen.experiments.commands.study import study
+from ramen.experiments.commands.sweep import sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -20,14 +21,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
+for command in (run, compare, sweep, report, study, doctor):
+    app.command()(command)
 app.add_typer(data_app, name="data")
-app.add_typer(experiments.models_app, name="models")
-app.command()(experiments.run)
-app.command()(study)
-app.command()(doctor)
-app.command()(compare)
-app.command()(sweep)
-app.command("report")(report)
+app.add_typer(models_app, name="models")
 
 
 @app.callback()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ramen.cli import app
 from ramen.experiments import runner
-from ramen.experiments.commands import summary
+from ramen.experiments.commands.run import summary
 from ramen.experiments.models import load_model
 from ramen.experiments.results import read_result
 from ramen.tiny.shapes import OBJECTS

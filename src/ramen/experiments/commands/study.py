@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ramen.experiments.commands import options
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,39 +27,23 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
 
 def study(
     name: Annotated[str, typer.Argument(help="similarity, no-cache or cost.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="ARCH/TAG of open_clip, or as `ramen models list` says; else the preset's."),
-    ] = None,
-    data: Annotated[str, typer.Option(help="A data set; `ramen data list` shows them.")] = "tiny",
-    root: Annotated[Path | None, typer.Option(help="Where the data set lies.")] = None,
-    protocol: Annotated[str, typer.Option(help="The order of the stream: mixed, single, ...")] = "mixed",
+    model: options.Model = None,
+    data: options.Data = "tiny",
+    root: options.Root = None,
+    protocol: options.Protocol = "mixed",
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and pairs that are drawn.")] = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="PARAMETER=VALUE or METHOD.PARAMETER=VALUE, before the preset's."),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="A name, a .toml file, or `none`; else the data set's own.")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Images in a batch; else the preset's.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the stream's first so many images.")] = None,
-    per_domain: Annotated[
-        int | None, typer.Option(min=1, help="Only so many images of each domain, drawn at random.")
-    ] = None,
-    severity: Annotated[
-        int | None, typer.Option(min=1, max=5, help="Of CIFAR-C and ImageNet-C; else the preset's.")
-    ] = None,
-    domain: Annotated[list[str] | None, typer.Option(help="A domain; may be given again.")] = None,
-    data_set: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: an option of the data set.")] = None,
-    protocol_set: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE: a parameter of the protocol.")
-    ] = None,
-    templates: Annotated[str | None, typer.Option(help="A template set; else the preset's.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; cuda if there is one.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Of the encoder's weights; float16 on cuda, else float32.")
-    ] = None,
+    settings: options.Set = None,
+    preset: options.Preset = None,
+    batch: options.Batch = None,
+    limit: options.Limit = None,
+    per_domain: options.PerDomain = None,
+    severity: options.Severity = None,
+    domain: options.DomainNames = None,
+    data_set: options.DataSet = None,
+    protocol_set: options.ProtocolSet = None,
+    templates: options.Templates = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
     pairs: Annotated[
         int | None, typer.Option(min=10, help="similarity: draw so many pairs; all of them without it.")
     ] = None,
@@ -71,49 +57,42 @@ def study(
     batches: Annotated[int | None, typer.Option(min=1, help="cost: batches timed; 5 without it.")] = None,
     warm_up: Annotated[int | None, typer.Option(min=0, help="cost: batches before; 2 without it.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Result on standard output, everything else on standard error.")
-    ] = False,
+    json_output: options.Json = False,
 ) -> None:
     """What similarity tells of domains, what the gradient cache saves, what methods cost."""
     from rich.console import Console
 
-    from ramen.experiments.experiment import plan
     from ramen.experiments.results import write_result
-    from ramen.experiments.settings import parse_pairs
     from ramen.experiments.studies.results import show
 
     given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
-    own = {"severity": severity, "domains": domain}
-    common = {"limit": limit, "per_domain": per_domain}
-    device = device or _default_device()
-    console = Console(stderr=True)
-    try:
-        options = own_options(name, given)
-        planned = plan(
+    with options.told_errors():
+        own = own_options(name, given)
+        planned = options.planned(
             _methods(name, method),
             model=model,
             data=data,
             root=root,
             protocol=protocol,
-            seeds=[seed],
+            seed=[seed],
+            seeds=None,
+            settings=settings,
             preset=preset,
-            settings=settings or [],
-            data_options={**parse_pairs("--data-set", data_set or []), **_given(own)},
-            protocol_parameters={**parse_pairs("--protocol-set", protocol_set or []), **_given(common)},
             batch=batch,
+            limit=limit,
+            per_domain=per_domain,
+            severity=severity,
+            domain=domain,
             templates=templates,
             device=device,
-            dtype=dtype or ("float16" if device.startswith("cuda") else "float32"),
+            dtype=dtype,
+            protocol_set=protocol_set,
+            data_set=data_set,
         )
-        result = run_study(name, planned, options, console)
+        result = run_study(name, planned, own, Console(stderr=True))
         path = result_path(out, result)
         write_result(path, result)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except (ValueError, TypeError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
     if json_output:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -136,7 +115,7 @@ def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_study(
-    name: str, planned: "list[Experiment]", options: Mapping[str, Any], console: "Console"
+    name: str, planned: "list[Experiment]", own: Mapping[str, Any], console: "Console"
 ) -> dict[str, Any]:
     """The study's result with its provenance; ``planned`` has the methods with their parameters."""
     from ramen.experiments import provenance
@@ -146,12 +125,12 @@ def run_study(
     stream = parts.stream(first)
     classifier = parts.classifier(first, stream.dataset.classes)
     with _progress(console) as advance:
-        result = _run(name, classifier, stream, planned, options, advance)
+        result = _run(name, classifier, stream, planned, own, advance)
     identity = first.identity()
     about = ("model", "templates", "data", "data_options", "protocol", "protocol_parameters", "seed")
     result["provenance"] = {
         "experiment": {key: identity[key] for key in (*about, "batch", "device", "dtype")},
-        "options": dict(options),
+        "options": dict(own),
         "preset": first.preset,
         "parameters": {experiment.method: experiment.all_parameters() for experiment in planned},
         "classifier": provenance.classifier_block(classifier),
@@ -173,7 +152,7 @@ def _run(
     classifier: Any,
     stream: Any,
     planned: "list[Experiment]",
-    options: Mapping[str, Any],
+    own: Mapping[str, Any],
     advance: "Advance",
 ) -> dict[str, Any]:
     from ramen.experiments.studies.cost import cost_study
@@ -183,14 +162,14 @@ def _run(
     first = planned[0]
     shared: dict[str, Any] = {"batch": first.batch, "advance": advance}
     if name == "similarity":
-        return similarity_study(classifier, stream, pairs=options["pairs"], seed=first.seed, **shared)
+        return similarity_study(classifier, stream, pairs=own["pairs"], seed=first.seed, **shared)
     if name == "no-cache":
         return no_cache_study(
             classifier,
             stream,
             first.parameters,
-            queries=options["queries"],
-            after=options["after"],
+            queries=own["queries"],
+            after=own["after"],
             seed=first.seed,
             **shared,
         )
@@ -199,8 +178,8 @@ def _run(
         stream,
         [experiment.method for experiment in planned],
         {experiment.method: experiment.parameters for experiment in planned},
-        warm_up=options["warm_up"],
-        batches=options["batches"],
+        warm_up=own["warm_up"],
+        batches=own["batches"],
         **shared,
     )
 
@@ -221,16 +200,6 @@ def _methods(name: str, chosen: list[str] | None) -> list[str]:
     if name == "cost":
         return chosen or list_methods()
     return ["ramen"] if name == "no-cache" else ["ensemble"]
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramen.experiments import request
+from ramen.experiments.commands import options
 
 if TYPE_CHECKING:
     from ramen.experiments.experiment import Experiment
@@ -27,40 +27,40 @@ def compare(
         list[str] | None,
         typer.Option(help="A method to run; may be given again. The paper's without it."),
     ] = None,
-    model: request.Model = None,
-    data: request.Data = "tiny",
-    root: request.Root = None,
-    protocol: request.Protocol = "mixed",
-    seed: request.Seed = None,
-    seeds: request.Seeds = None,
-    settings: request.Set = None,
-    preset: request.Preset = None,
-    batch: request.Batch = None,
-    limit: request.Limit = None,
-    per_domain: request.PerDomain = None,
-    severity: request.Severity = None,
-    domain: request.DomainNames = None,
-    templates: request.Templates = None,
-    device: request.Device = None,
-    dtype: request.Dtype = None,
-    protocol_set: request.ProtocolSet = None,
-    data_set: request.DataSet = None,
-    store: request.Store = Path("results"),
+    model: options.Model = None,
+    data: options.Data = "tiny",
+    root: options.Root = None,
+    protocol: options.Protocol = "mixed",
+    seed: options.Seed = None,
+    seeds: options.Seeds = None,
+    settings: options.Set = None,
+    preset: options.Preset = None,
+    batch: options.Batch = None,
+    limit: options.Limit = None,
+    per_domain: options.PerDomain = None,
+    severity: options.Severity = None,
+    domain: options.DomainNames = None,
+    templates: options.Templates = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    protocol_set: options.ProtocolSet = None,
+    data_set: options.DataSet = None,
+    store: options.Store = Path("results"),
     table: Annotated[
         list[str] | None,
         typer.Option(
             help=f"{', '.join(KINDS)} or all; may be given again. {' and '.join(_USUAL)} without it."
         ),
     ] = None,
-    form: request.Format = None,
-    out: request.Out = None,
-    json_output: request.Json = False,
+    form: options.Format = None,
+    out: options.Out = None,
+    json_output: options.Json = False,
 ) -> None:
     """Put methods side by side, in the shape of the paper's tables and beside its numbers."""
     from ramen.experiments.collect import collect
     from ramen.experiments.writing import choose_format, write
 
-    with request.told_errors():
+    with options.told_errors():
         chosen = choose_format(form, out)
         kinds = _kinds(table, chosen, json_output)
         if not results and not run:
@@ -68,7 +68,7 @@ def compare(
         found = collect(results) if results else None
         own: list[dict[str, Any]] = []
         if run:
-            experiments = request.planned(
+            experiments = options.planned(
                 method or _paper_methods(),
                 model=model,
                 data=data,

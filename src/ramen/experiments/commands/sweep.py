@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramen.experiments import request
+from ramen.experiments.commands import options
 
 if TYPE_CHECKING:
     from ramen.experiments.experiment import Experiment
@@ -27,31 +27,31 @@ def sweep(
         ),
     ],
     method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
-    model: request.Model = None,
-    data: request.Data = "tiny",
-    root: request.Root = None,
-    protocol: request.Protocol = "mixed",
-    seed: request.Seed = None,
-    seeds: request.Seeds = None,
-    settings: request.Set = None,
-    preset: request.Preset = None,
-    batch: request.Batch = None,
-    limit: request.Limit = None,
-    per_domain: request.PerDomain = None,
-    severity: request.Severity = None,
-    domain: request.DomainNames = None,
-    templates: request.Templates = None,
-    device: request.Device = None,
-    dtype: request.Dtype = None,
-    protocol_set: request.ProtocolSet = None,
-    data_set: request.DataSet = None,
-    store: request.Store = Path("results"),
+    model: options.Model = None,
+    data: options.Data = "tiny",
+    root: options.Root = None,
+    protocol: options.Protocol = "mixed",
+    seed: options.Seed = None,
+    seeds: options.Seeds = None,
+    settings: options.Set = None,
+    preset: options.Preset = None,
+    batch: options.Batch = None,
+    limit: options.Limit = None,
+    per_domain: options.PerDomain = None,
+    severity: options.Severity = None,
+    domain: options.DomainNames = None,
+    templates: options.Templates = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    protocol_set: options.ProtocolSet = None,
+    data_set: options.DataSet = None,
+    store: options.Store = Path("results"),
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the curves; `figures` in the store without it.")
     ] = None,
-    form: request.Format = None,
-    out: request.Out = None,
-    json_output: request.Json = False,
+    form: options.Format = None,
+    out: options.Out = None,
+    json_output: options.Json = False,
 ) -> None:
     """Vary a hyper-parameter or take parts of Ramen away, with zero-shot and EntMin as references."""
     from rich.console import Console
@@ -59,9 +59,9 @@ def sweep(
     from ramen.experiments.varying import experiments, parse_variation
     from ramen.experiments.writing import choose_format, write
 
-    with request.told_errors():
+    with options.told_errors():
         chosen = choose_format(form, out)
-        asked = request.planned(
+        asked = options.planned(
             list(dict.fromkeys([method, *_LINES])),
             model=model,
             data=data,

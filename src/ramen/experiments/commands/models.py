@@ -1,0 +1,35 @@
+"""``ramen models``."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from ramen.experiments.commands import options
+
+app = typer.Typer(no_args_is_help=True, help="Models: list.")
+
+
+@app.callback()
+def models() -> None:
+    """Keep ``list`` a command while it is the only one."""
+
+
+@app.command("list")
+def list_command(
+    containing: Annotated[str, typer.Argument(help="Only names with this in them.")] = "",
+    json_output: options.Json = False,
+) -> None:
+    """Which models can be named, and which of them presets are made for."""
+    from ramen.experiments.models import FORMS, list_models
+
+    found = list_models(containing)
+    if json_output:
+        typer.echo(json.dumps([{"name": m.name, "presets": list(m.presets)} for m in found], indent=2))
+        return
+    for model in found:
+        used = f"preset {', '.join(model.presets)}" if model.presets else ""
+        typer.echo(f"{model.name:48} {used}".rstrip())
+    typer.echo("\nA model is named as", err=True)
+    for form, meaning in FORMS.items():
+        typer.echo(f"  {form:18} {meaning}", err=True)
