@@ -55,6 +55,28 @@ def test_garbage_collection_is_as_it_was_after_a_recording() -> None:
             gc.enable()
 
 
+@pytest.mark.parametrize("name", ["ramen", "tent", "rotta"])
+def test_warming_up_leaves_no_trace(name: str) -> None:
+    classifier = testing.small_classifier()
+    warm, fresh = ramen.create(name, classifier), ramen.create(name, classifier)
+    warm.warm_up(4, 1)
+    assert warm.images_seen == 0
+    for images in torch.randn(3, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0)):
+        assert torch.equal(warm.predict(images).logits, fresh.predict(images).logits)
+    with pytest.raises(ValueError, match="batch_sizes must be"):
+        warm.warm_up(0)
+
+
+@pytest.mark.gpu
+def test_after_warming_up_nothing_is_compiled_or_recorded() -> None:
+    method = ramen.create("ramen", testing.small_classifier(device="cuda"))
+    method.warm_up(4)
+    before = [dict(f._graphs) for f in (method._at_pretrained_weights, method._at_own_weights)]
+    assert all(before)
+    method.predict(torch.randn(4, 3, 32, 32, device="cuda"))
+    assert before == [dict(f._graphs) for f in (method._at_pretrained_weights, method._at_own_weights)]
+
+
 @pytest.mark.gpu
 def test_a_shape_is_recorded_when_it_comes_the_third_time() -> None:
     function = Doubling()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BEFORE_RECORDING = 2  # calls as usual: kernels are compiled and chosen in them, which cannot be recorded
+CALLS_TO_RECORD = 3  # the first ones are as usual: kernels are compiled and chosen, which cannot be recorded
 _MOST_SHAPES = 8  # of a function
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -51,7 +51,7 @@ class Recorded:
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         if shapes not in self._graphs:
             calls = self._calls[shapes] = self._calls.get(shapes, 0) + 1
-            if calls <= _BEFORE_RECORDING or len(self._graphs) >= _MOST_SHAPES:
+            if calls < CALLS_TO_RECORD or len(self._graphs) >= _MOST_SHAPES:
                 return self.function(*tensors)
             self._graphs[shapes] = _Graph(self.recorder, self.function, tensors)
         return self._graphs[shapes].replay(tensors)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ramen import checks
+from ramen import checks, graphs
 from ramen.classifier import ZeroShotClassifier
 from ramen.devices import plain_numerics
 from ramen.methods import state as state_format
@@ -221,6 +221,23 @@ class Method(ABC):
             logits = torch.where(usable.to(home)[:, None], logits.to(home), zero_shot_logits)
             return Prediction(logits, zero_shot_logits, ~usable.to(home), _moved(answer.support, home))
         return Prediction(logits.to(home), computed, ~usable.to(home), _moved(answer.support, home))
+
+    def warm_up(self, *batch_sizes: int) -> None:
+        """Answer blank batches of these sizes until nothing is left to compile or record; forget them then.
+
+        For before traffic: what the method keeps is copied meanwhile.
+        """
+        sizes = [checks.integer("batch_sizes", size, 1) for size in batch_sizes]
+        if self.classifier.image_size is None:
+            raise ValueError("warm_up: the classifier does not know its images' size; give it a preprocess")
+        state = self.state_dict()
+        try:
+            for size in sizes:
+                images = torch.zeros(size, 3, *self.classifier.image_size, device=self.classifier.device)
+                for _ in range(graphs.CALLS_TO_RECORD):
+                    self.predict(images)
+        finally:
+            self.load_state_dict(state)
 
     @property
     def images_refused(self) -> int:
