@@ -219,7 +219,7 @@ class AffineEncoder:
         if not fast:
             return
         try:
-            transformer = Transformer(self._module, self._norms, self._places(), len(self.base))
+            transformer = Transformer(self._module, self._norms, self._places())
         except NotCoveredError as reason:
             self.path = f"plain: {reason}"
             return

@@ -8,6 +8,7 @@ The same numbers as the module's own forward pass and autograd, from the module'
 - where the tower pools the class token, the last block computes that token alone beyond keys and values.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,19 +67,15 @@ class Transformer:
         module: A ``VisionTransformer`` of open_clip whose norm layers are replaced.
         norms: The replacements, by name.
         places: Where each of them, by name, has its parameters in the flat vector.
-        gradient_size: The length of the flat vector.
 
     Raises:
         NotCoveredError: The tower has a part that is not written out here.
     """
 
-    def __init__(
-        self, module: nn.Module, norms: Mapping[str, Norm], places: Mapping[str, Place], gradient_size: int
-    ) -> None:
+    def __init__(self, module: nn.Module, norms: Mapping[str, Norm], places: Mapping[str, Place]) -> None:
         _require_plain_tower(module)
         tower: Any = module
-        covered = {name for name, place in places.items() if isinstance(norms[name], LayerNorm)}
-        self._place = {name: places[name] for name in covered}
+        self._place = {name: place for name, place in places.items() if isinstance(norms[name], LayerNorm)}
         self.patch: tuple[int, int] = tuple(tower.conv1.kernel_size)
         self.patch_weight = _padded(tower.conv1.weight.flatten(1))
         # the class token is a token of zeros with a position of its own
@@ -96,7 +93,6 @@ class Transformer:
         self.pools_class_token = tower.pool_type == "tok"
         self.pools_first: bool = tower.final_ln_after_pool
         self.proj: Tensor | None = tower.proj
-        self.gradient_size = gradient_size
         if len(places) != 2 * len(self.blocks) + 1 + (self.before is not None):
             raise NotCoveredError("it has norm layers beside those of a plain transformer")
 
@@ -198,17 +194,11 @@ class Transformer:
         return F.linear(x[:, :1], weight[:width], query_bias), F.linear(x, weight[width:], other_bias)
 
     def _attend(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Attention of queries, keys and values that lie in one tensor, or queries in one of their own."""
-        split = [
-            part
-            for tensor in inputs
-            for part in tensor.unflatten(-1, (-1, self.heads, self._head_width(inputs))).unbind(2)
-        ]
-        query, key, value = (part.transpose(1, 2) for part in split)
+        """Attention of what ``_attention_inputs`` gave."""
+        head_width = sum(tensor.shape[-1] for tensor in inputs) // (3 * self.heads)
+        parts = [t.unflatten(-1, (-1, self.heads, head_width)).unbind(2) for t in inputs]
+        query, key, value = (part.transpose(1, 2) for part in itertools.chain(*parts))
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-
-    def _head_width(self, inputs: Sequence[Tensor]) -> int:
-        return sum(tensor.shape[-1] for tensor in inputs) // (3 * self.heads)
 
     def _pool(self, x: Tensor, delta: Tensor | None, affine: Tensor) -> tuple[Tensor, Normalised]:
         if self.pools_class_token:
@@ -228,9 +218,7 @@ class Transformer:
     def backward(self, gradient: Tensor, trace: Trace) -> Tensor:
         """Each image's gradient of the norm parameters ``(B, G)``, given that of its features ``(B, d)``."""
         affine = trace.affine
-        rows = torch.zeros(
-            (len(gradient), norm.CHUNKS, self.gradient_size), dtype=affine.dtype, device=affine.device
-        )
+        rows = norm.new_rows(affine, len(gradient))
         tokens = trace.blocks[0].first.total.shape[1]
         stream = self._pool_backward(gradient, trace, tokens, rows)
         for block in reversed(self.blocks):

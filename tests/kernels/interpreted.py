@@ -23,7 +23,7 @@ def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) ->
             torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-3, atol=1e-5)
         gradient = random(images, tokens, width).to(dtype)
         skip = None if delta is None else random(images, tokens, width).to(dtype)
-        rows = [torch.zeros(images, norm.CHUNKS, size) for _ in range(2)]
+        rows = [torch.zeros(images, chunks, size) for chunks in (1, norm._CHUNKS)]
         totals = [
             norm._backward_torch(gradient, one, affine, place, skip, rows[0]),
             norm._backward_triton(gradient, two, affine, place, skip, rows[1]),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ramen import kernels
 
-CHUNKS = 16  # parts of an image's tokens whose gradients are summed side by side, and added up at the end
+_CHUNKS = 16  # parts of an image's tokens whose gradients a GPU sums side by side
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ class Normalised:
     scale: Tensor  # (B, T), one over the deviation, fp32
 
 
+def new_rows(affine: Tensor, images: int) -> Tensor:
+    """Room for what ``backward`` writes, ``(images, chunks, G)``; its sum over chunks is the gradient."""
+    chunks = _CHUNKS if _fused(affine) else 1
+    return torch.zeros((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
+
+
 def forward(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> Normalised:
     """Normalise ``x + delta``.
 
@@ -48,7 +54,7 @@ def forward(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> No
         affine: The flat vector ``(G,)``, or a row for each image ``(B, G)``.
         place: Where in it.
     """
-    if kernels.usable_on(x.device) and x.dtype != torch.float64:
+    if _fused(affine):
         return _forward_triton(x, delta, affine, place)
     return _forward_torch(x, delta, affine, place)
 
@@ -64,11 +70,15 @@ def backward(
         affine: As in ``forward``.
         place: As in ``forward``.
         skip: What reaches ``total`` on other ways, ``(B, T, D)``, or None.
-        rows: ``(B, CHUNKS, G)`` of zeros where this layer's place is; their sum over chunks is the gradient.
+        rows: What ``new_rows`` gave, with zeros where this layer's place is.
     """
-    if kernels.usable_on(gradient.device) and gradient.dtype != torch.float64:
+    if _fused(affine):
         return _backward_triton(gradient, saved, affine, place, skip, rows)
     return _backward_torch(gradient, saved, affine, place, skip, rows)
+
+
+def _fused(affine: Tensor) -> bool:
+    return kernels.usable_on(affine.device) and affine.dtype == torch.float32
 
 
 # -- plain torch ------------------------------------------------------------------------------------
@@ -167,7 +177,7 @@ def _backward_triton(
 ) -> Tensor:
     images, tokens, width = gradient.shape
     tile, columns = _tile(width)
-    chunks = min(CHUNKS, -(-tokens // tile))
+    chunks = min(rows.shape[1], -(-tokens // tile))
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
     _programs().norm_backward[(images, chunks)](
         gradient,

@@ -92,7 +92,7 @@ def summary(results: list[dict[str, Any]]) -> "Table":
     table = Table()
     table.add_column("method")
     for column in ("accuracy", "to zero-shot", "repaired", "broken", "ECE", "ms an image"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=column == "accuracy")
     groups: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         if result["kind"] == "run":
