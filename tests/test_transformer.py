@@ -138,6 +138,41 @@ def test_what_is_not_covered_is_computed_by_the_module_and_said(module: Any, rea
     assert reason in encoder.path
 
 
+class _Adapted(nn.Linear):
+    """A product with something small beside it, as low-rank adapters are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1e-4 * x.mean()
+
+
+def with_hook(module: VisionTransformer) -> None:
+    module.transformer.resblocks[1].mlp.c_fc.register_forward_hook(lambda _, inputs, output: output * 1.0001)
+
+
+def with_other_product(module: VisionTransformer) -> None:
+    module.transformer.resblocks[0].mlp.c_proj.__class__ = _Adapted
+
+
+def with_parametrization(module: VisionTransformer) -> None:
+    nn.utils.parametrizations.weight_norm(module.transformer.resblocks[2].mlp.c_fc)
+
+
+def with_own_forward(module: VisionTransformer) -> None:
+    own = module.transformer.forward
+    module.transformer.forward = lambda x, **options: own(x, **options) * 1.0001
+
+
+@pytest.mark.parametrize(
+    "touch", [with_hook, with_other_product, with_parametrization, with_own_forward], ids=lambda f: f.__name__
+)
+def test_what_was_hung_on_a_tower_is_not_passed_over(touch: Any) -> None:
+    """Differences too small to be noticed when the passes are compared."""
+    module = tower(torch.float32)
+    touch(module)
+    encoder = AffineEncoder(module)
+    assert not encoder.is_fast, encoder.path
+
+
 def test_passes_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transformer, "_tokens", lambda self, images: torch.ones(len(images), 26, 64))
     with pytest.warns(UserWarning, match="written-out passes differ from it by"):

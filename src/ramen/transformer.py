@@ -16,10 +16,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ramen.kernels import activation, norm
 from ramen.kernels.norm import Normalised, Place
 from ramen.norms import LayerNorm, Norm
+
+_LINEAR = (nn.Linear, type(nn.MultiheadAttention(1, 1).out_proj))
 
 
 class NotCoveredError(Exception):
@@ -105,6 +108,9 @@ class Transformer:
         if type(block).__name__ != "ResidualAttentionBlock" or hasattr(block, "ln_1_kv"):
             raise NotCoveredError(f"its block {name} is a {type(block).__name__}")
         attention = block.attn
+        for part in (attention.out_proj, block.mlp.c_fc, block.mlp.c_proj):
+            if type(part) not in _LINEAR:
+                raise NotCoveredError(f"its block {name} has a {type(part).__name__}, not a plain product")
         if (
             type(attention) is not nn.MultiheadAttention
             or attention.in_proj_weight is None
@@ -282,10 +288,16 @@ def _require_plain_tower(module: nn.Module) -> None:
     tower: Any = module
     if tower.attn_pool is not None or tower.pool_type not in ("tok", "avg"):
         raise NotCoveredError("it pools by attention")
-    if tower.conv1.bias is not None or tower.conv1.stride != tower.conv1.kernel_size:
-        raise NotCoveredError("its patches overlap or have a bias")
-    if not isinstance(tower.patch_dropout, nn.Identity) and tower.training:
-        raise NotCoveredError("it drops patches")
+    if type(tower.conv1) is not nn.Conv2d or tower.conv1.bias is not None:
+        raise NotCoveredError("it does not embed its patches by a plain convolution")
+    if tower.conv1.stride != tower.conv1.kernel_size:
+        raise NotCoveredError("its patches overlap or lie apart")
+    for name, part in module.named_modules():
+        # what somebody has hung on a part would not be called
+        if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) or is_parametrized(part):
+            raise NotCoveredError(
+                f"its part {name!r} carries hooks, a parametrization or a forward of its own"
+            )
 
 
 def _activation_kind(layer: nn.Module) -> str:
