@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from waiting import no_waiting
 
 import ramen
 from ramen import aggregate, codecs, resample, testing
@@ -104,12 +105,8 @@ def test_a_steady_stream_does_not_wait_for_the_device(dtype: str, parameters: di
     images = torch.randn(10, 20, 3, 32, 32, device="cuda")
     for batch in images:  # until the pool is as large as it will ever be
         method.predict(batch)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         out = method.predict(images[0])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert out.logits.isfinite().all()
 
 
@@ -226,13 +223,9 @@ def test_preprocessing_does_not_wait_for_the_device(pinned: bool) -> None:
     batches = [noise(8, 40, 44).roll(i, 3) for i in range(4)]
     expected = [clf.preprocess(batch).cpu() for batch in batches]  # also warms up
     buffer = torch.empty_like(batches[0], pin_memory=pinned)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         torch.cuda._sleep(100_000_000)  # the device is busy while the caller writes to its buffer again
         results = [clf.preprocess(buffer.copy_(batch)) for batch in batches]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert all(torch.equal(a.cpu(), b) for a, b in zip(results, expected, strict=True))
 
 
