@@ -113,6 +113,7 @@ def sample_result(
                     "fill_color": 0,
                 },
                 "affine_parameters": 39936,
+                "path": "transformer",
             },
             "stream": {
                 "protocol": protocol,

@@ -47,6 +47,7 @@ def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
         "dtype": str(classifier.dtype).removeprefix("torch."),
         "preprocess": None if settings is None else plain(asdict(settings)),
         "affine_parameters": len(classifier.encoder.base),
+        "path": classifier.encoder.path,  # the same numbers to rounding, whichever it is
     }
 
 
