@@ -16,7 +16,9 @@ KINDS = ("accuracy", "averages", "time", "memory", "changes")
 _USUAL = ("accuracy", "averages")
 
 
+@options.requested()
 def compare(
+    *,
     results: Annotated[
         list[Path] | None, typer.Argument(help="Result files, or folders with everything below them.")
     ] = None,
@@ -27,24 +29,7 @@ def compare(
         list[str] | None,
         typer.Option(help="A method to run; may be given again. The paper's without it."),
     ] = None,
-    model: options.Model = None,
-    data: options.Data = "tiny",
-    root: options.Root = None,
-    protocol: options.Protocol = "mixed",
-    seed: options.Seed = None,
-    seeds: options.Seeds = None,
-    settings: options.Set = None,
-    preset: options.Preset = None,
-    batch: options.Batch = None,
-    limit: options.Limit = None,
-    per_domain: options.PerDomain = None,
-    severity: options.Severity = None,
-    domain: options.DomainNames = None,
-    templates: options.Templates = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    protocol_set: options.ProtocolSet = None,
-    data_set: options.DataSet = None,
+    request: options.Request,
     store: options.Store = Path("results"),
     table: Annotated[
         list[str] | None,
@@ -68,27 +53,7 @@ def compare(
         found = collect(results) if results else None
         own: list[dict[str, Any]] = []
         if run:
-            experiments = options.planned(
-                method or _paper_methods(),
-                model=model,
-                data=data,
-                root=root,
-                protocol=protocol,
-                seed=seed,
-                seeds=seeds,
-                settings=settings,
-                preset=preset,
-                batch=batch,
-                limit=limit,
-                per_domain=per_domain,
-                severity=severity,
-                domain=domain,
-                templates=templates,
-                device=device,
-                dtype=dtype,
-                protocol_set=protocol_set,
-                data_set=data_set,
-            )
+            experiments = request.planned(method or _paper_methods())
             own = _run(experiments, store)
         made = make_tables([*(found.results if found else []), *own], kinds)
     for warning in found.warnings if found else []:

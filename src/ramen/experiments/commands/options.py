@@ -1,7 +1,10 @@
 """Options of the commands that run experiments, the plan that they ask for, and how errors are told."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,43 +54,82 @@ Json = Annotated[
 ]
 
 
-def planned(
-    methods: Sequence[str],
-    *,
-    seed: Sequence[int] | None,
-    seeds: int | None,
-    settings: Sequence[str] | None,
-    limit: int | None,
-    per_domain: int | None,
-    severity: int | None,
-    domain: Sequence[str] | None,
-    protocol_set: Sequence[str] | None,
-    data_set: Sequence[str] | None,
-    device: str | None,
-    dtype: str | None,
-    **rest: Any,
-) -> list["Experiment"]:
-    """The experiments that the options above ask for."""
-    import torch
+@dataclass(frozen=True)
+class Request:
+    """What the options say of the experiments that a command is to run, all but their methods."""
 
-    from ramen.experiments.experiment import plan
-    from ramen.experiments.settings import parse_pairs
+    model: Model = None
+    data: Data = "tiny"
+    root: Root = None
+    protocol: Protocol = "mixed"
+    seed: Seed = None
+    seeds: Seeds = None
+    settings: Set = None
+    preset: Preset = None
+    batch: Batch = None
+    limit: Limit = None
+    per_domain: PerDomain = None
+    severity: Severity = None
+    domain: DomainNames = None
+    templates: Templates = None
+    device: Device = None
+    dtype: Dtype = None
+    protocol_set: ProtocolSet = None
+    data_set: DataSet = None
 
-    if seed and seeds is not None:
-        raise ValueError("--seed and --seeds say the same: give one of them")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    options = {"severity": severity, "domains": domain or None}
-    part = {"limit": limit, "per_domain": per_domain}
-    return plan(
-        methods,
-        seeds=range(seeds) if seeds is not None else seed or (0,),
-        settings=settings or (),
-        data_options={**parse_pairs("--data-set", data_set or ()), **_given(options)},
-        protocol_parameters={**parse_pairs("--protocol-set", protocol_set or ()), **_given(part)},
-        device=device,
-        dtype=dtype or ("float16" if device.startswith("cuda") else "float32"),
-        **rest,
-    )
+    def planned(self, methods: Sequence[str]) -> list["Experiment"]:
+        """The experiments."""
+        import torch
+
+        from ramen.experiments.experiment import plan
+        from ramen.experiments.settings import parse_pairs
+
+        if self.seed and self.seeds is not None:
+            raise ValueError("--seed and --seeds say the same: give one of them")
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        options = {"severity": self.severity, "domains": self.domain or None}
+        part = {"limit": self.limit, "per_domain": self.per_domain}
+        return plan(
+            methods,
+            model=self.model,
+            data=self.data,
+            root=self.root,
+            protocol=self.protocol,
+            seeds=range(self.seeds) if self.seeds is not None else self.seed or (0,),
+            settings=self.settings or (),
+            preset=self.preset,
+            data_options={**parse_pairs("--data-set", self.data_set or ()), **_given(options)},
+            protocol_parameters={**parse_pairs("--protocol-set", self.protocol_set or ()), **_given(part)},
+            batch=self.batch,
+            templates=self.templates,
+            device=device,
+            dtype=self.dtype or ("float16" if device.startswith("cuda") else "float32"),
+        )
+
+
+def requested(*own: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose parameter ``request`` stands for the options of ``Request``, all but its ``own``."""
+    shared = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(Request)
+        if f.name not in own
+    ]
+
+    def around(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            request = Request(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+            command(request=request, **given)
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            alone = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            parameters += shared if parameter.name == "request" else alone
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return called
+
+    return around
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

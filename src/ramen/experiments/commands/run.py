@@ -12,29 +12,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+@options.requested()
 def run(
+    *,
     method: Annotated[
         list[str] | None, typer.Option(help="May be given again; `all` for all. Ramen without it.")
     ] = None,
-    model: options.Model = None,
-    data: options.Data = "tiny",
-    root: options.Root = None,
-    protocol: options.Protocol = "mixed",
-    seed: options.Seed = None,
-    seeds: options.Seeds = None,
-    settings: options.Set = None,
-    preset: options.Preset = None,
-    batch: options.Batch = None,
-    limit: options.Limit = None,
-    per_domain: options.PerDomain = None,
-    severity: options.Severity = None,
-    domain: options.DomainNames = None,
-    templates: options.Templates = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
+    request: options.Request,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
-    protocol_set: options.ProtocolSet = None,
-    data_set: options.DataSet = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help="How often a run that is under way is saved.")
     ] = 120.0,
@@ -48,27 +33,7 @@ def run(
 
     everything = method is not None and "all" in method
     with options.told_errors():
-        planned = options.planned(
-            list_methods() if everything else method or ["ramen"],
-            model=model,
-            data=data,
-            root=root,
-            protocol=protocol,
-            seed=seed,
-            seeds=seeds,
-            settings=settings,
-            preset=preset,
-            batch=batch,
-            limit=limit,
-            per_domain=per_domain,
-            severity=severity,
-            domain=domain,
-            templates=templates,
-            device=device,
-            dtype=dtype,
-            protocol_set=protocol_set,
-            data_set=data_set,
-        )
+        planned = request.planned(list_methods() if everything else method or ["ramen"])
         results = run_experiments(
             planned,
             out,

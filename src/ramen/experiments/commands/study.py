@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,25 +26,12 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@options.requested("seed", "seeds")
 def study(
+    *,
     name: Annotated[str, typer.Argument(help="similarity, no-cache or cost.")],
-    model: options.Model = None,
-    data: options.Data = "tiny",
-    root: options.Root = None,
-    protocol: options.Protocol = "mixed",
+    request: options.Request,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and pairs that are drawn.")] = 0,
-    settings: options.Set = None,
-    preset: options.Preset = None,
-    batch: options.Batch = None,
-    limit: options.Limit = None,
-    per_domain: options.PerDomain = None,
-    severity: options.Severity = None,
-    domain: options.DomainNames = None,
-    data_set: options.DataSet = None,
-    protocol_set: options.ProtocolSet = None,
-    templates: options.Templates = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
     pairs: Annotated[
         int | None, typer.Option(min=10, help="similarity: draw so many pairs; all of them without it.")
     ] = None,
@@ -69,27 +57,7 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     with options.told_errors():
         own = own_options(name, given)
-        planned = options.planned(
-            _methods(name, method),
-            model=model,
-            data=data,
-            root=root,
-            protocol=protocol,
-            seed=[seed],
-            seeds=None,
-            settings=settings,
-            preset=preset,
-            batch=batch,
-            limit=limit,
-            per_domain=per_domain,
-            severity=severity,
-            domain=domain,
-            templates=templates,
-            device=device,
-            dtype=dtype,
-            protocol_set=protocol_set,
-            data_set=data_set,
-        )
+        planned = replace(request, seed=[seed]).planned(_methods(name, method))
         result = run_study(name, planned, own, Console(stderr=True))
         path = result_path(out, result)
         write_result(path, result)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _LINES = ("ensemble", "entmin")
 
 
+@options.requested()
 def sweep(
+    *,
     vary: Annotated[
         list[str],
         typer.Option(
@@ -27,24 +29,7 @@ def sweep(
         ),
     ],
     method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
-    model: options.Model = None,
-    data: options.Data = "tiny",
-    root: options.Root = None,
-    protocol: options.Protocol = "mixed",
-    seed: options.Seed = None,
-    seeds: options.Seeds = None,
-    settings: options.Set = None,
-    preset: options.Preset = None,
-    batch: options.Batch = None,
-    limit: options.Limit = None,
-    per_domain: options.PerDomain = None,
-    severity: options.Severity = None,
-    domain: options.DomainNames = None,
-    templates: options.Templates = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    protocol_set: options.ProtocolSet = None,
-    data_set: options.DataSet = None,
+    request: options.Request,
     store: options.Store = Path("results"),
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the curves; `figures` in the store without it.")
@@ -61,27 +46,7 @@ def sweep(
 
     with options.told_errors():
         chosen = choose_format(form, out)
-        asked = options.planned(
-            list(dict.fromkeys([method, *_LINES])),
-            model=model,
-            data=data,
-            root=root,
-            protocol=protocol,
-            seed=seed,
-            seeds=seeds,
-            settings=settings,
-            preset=preset,
-            batch=batch,
-            limit=limit,
-            per_domain=per_domain,
-            severity=severity,
-            domain=domain,
-            templates=templates,
-            device=device,
-            dtype=dtype,
-            protocol_set=protocol_set,
-            data_set=data_set,
-        )
+        asked = request.planned(list(dict.fromkeys([method, *_LINES])))
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
         variations = [parse_variation(text, bases[0]) for text in vary]
