@@ -12,7 +12,6 @@ torch.compile where --compiled asks for it. Accuracy means nothing here.
 import argparse
 import gc
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +30,8 @@ from torch import Tensor
 import ramen
 from ramen.codecs import CODECS
 from ramen.devices import readable_bytes
+from ramen.experiments import provenance
+from ramen.experiments.measure import wait_for
 from ramen.methods.ramen import Ramen
 
 WHAT = ("baselines", "codecs", "placements", "batches", "growth")
@@ -129,16 +130,12 @@ class Clock:
         return min(self._round(call) for _ in range(self.rounds))
 
     def _round(self, call: Callable[[], object]) -> float:
-        self._wait()
+        wait_for(self.device)
         start = time.perf_counter()
         for _ in range(self.repeats):
             call()
-        self._wait()
+        wait_for(self.device)
         return 1000 * (time.perf_counter() - start) / self.repeats
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 class Bench:
@@ -298,15 +295,12 @@ def main() -> None:
             "rows": bench.rows,
         }
     if arguments.out is not None:
-        device = torch.device(arguments.device)
-        cuda = device.type == "cuda"
-        hardware = {
-            "device": torch.cuda.get_device_name(device) if cuda else platform.machine(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
+        about = {
+            "hardware": provenance.hardware(torch.device(arguments.device)),
+            "versions": provenance.versions(),
             "dtype": arguments.dtype,
         }
-        arguments.out.write_text(json.dumps({"hardware": hardware, "settings": results}, indent=1) + "\n")
+        arguments.out.write_text(json.dumps({**about, "settings": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen import checks, kernels
+from ramen import checks, halves, kernels
 from ramen.codecs import Codec, PackedCodec
 
 WAYS = ("dense", "kernel", "gathered")
-_REST_SCALE = 2.0**11  # what the rounding to half precision leaves is smaller by that much
 _PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
 _STAGING_BYTES = 128 * 2**20  # what comes over the bus at a time
 
@@ -83,15 +82,10 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     if pool.dtype == torch.float32:
         return spread @ pool
     # The product takes both factors in the pool's type. So the largest weight of each query is brought to
-    # about 1, by a power of two, and what the rounding of the weights leaves over goes along as further rows
-    # of the same product.
+    # about 1, by a power of two.
     largest = spread.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     largest = torch.exp2(torch.log2(largest).ceil())
-    exact = spread / largest
-    rounded = exact.to(pool.dtype)
-    rest = ((exact - rounded.float()) * _REST_SCALE).to(pool.dtype)
-    sums, rest_sums = torch.mm(torch.cat([rounded, rest]), pool, out_dtype=torch.float32).chunk(2)
-    return (sums + rest_sums / _REST_SCALE) * largest
+    return halves.join(halves.split_product(spread / largest, pool)) * largest
 
 
 # -- kernels ------------------------------------------------------------------------------------------

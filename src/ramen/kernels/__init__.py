@@ -5,9 +5,11 @@ Nothing here waits for the device, and everything can be captured in a CUDA grap
 """
 
 import contextlib
+import importlib
 import importlib.util
 from contextlib import AbstractContextManager
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -29,3 +31,9 @@ def on(device: torch.device) -> AbstractContextManager[object]:
 def usable_on(device: torch.device) -> bool:
     """Whether Triton can compile for this device."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0) and available()
+
+
+@cache
+def load(name: str) -> Any:
+    """The module of Triton programs of that name; imported here, as the CPU does without Triton."""
+    return importlib.import_module(f"ramen.kernels.programs.{name}")

@@ -1,7 +1,5 @@
 """GELU as it is, in its tanh form and as OpenAI's CLIP has it: one pass over the memory each way."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,9 +16,10 @@ def forward(x: Tensor, kind: str) -> Tensor:
     """The activation of ``x``, contiguous, in its type."""
     if _fused(x):
         output = torch.empty_like(x)
-        _programs().activate[_grid(x)](
-            x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=8
-        )
+        with kernels.on(x.device):
+            kernels.load("activation").activate[_grid(x)](
+                x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=8
+            )
         return output
     if kind == "quick_gelu":
         return x * torch.sigmoid(_QUICK * x)
@@ -30,9 +29,10 @@ def forward(x: Tensor, kind: str) -> Tensor:
 def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     """The gradient of ``x``, given that of the activation, which is overwritten."""
     if _fused(x):
-        _programs().activate_backward[_grid(x)](
-            gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=8
-        )
+        with kernels.on(x.device):
+            kernels.load("activation").activate_backward[_grid(x)](
+                gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=8
+            )
         return gradient
     if kind == "quick_gelu":
         gate = torch.sigmoid(_QUICK * x)
@@ -47,9 +47,3 @@ def _fused(x: Tensor) -> bool:
 
 def _grid(x: Tensor) -> tuple[int]:
     return (-(-x.numel() // _BLOCK),)
-
-
-def _programs() -> Any:
-    from ramen.kernels.programs import activation  # needs triton, which the CPU does without
-
-    return activation

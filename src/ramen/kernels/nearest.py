@@ -6,15 +6,12 @@ sum it is, so that nothing of it is lost. Distances come from differences, since
 of a distance near zero.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ramen import kernels
+from ramen import halves, kernels
 from ramen.pool import aligned
 
-_REST_SCALE = 2.0**11  # what the rounding to half precision leaves is smaller by that much
 _MOST_TOPK = 8  # the kernel looks for one after the other
 _MOST_SLOTS = 4096
 _DISTANCE_BYTES = 64 * 2**20  # the most that is spread out at a time to compute distances
@@ -37,7 +34,9 @@ def nearest(
     small = topk <= _MOST_TOPK and table.shape[1] <= _MOST_SLOTS
     if small and kernels.usable_on(queries.device):
         return _nearest_triton(queries, embeddings, products, table, topk)
-    scores = _scores(products, len(queries))[:, table.clamp_min(0)].masked_fill(table < 0, -torch.inf)
+    if len(products) > len(queries):
+        products = halves.join(products)
+    scores = products[:, table.clamp_min(0)].masked_fill(table < 0, -torch.inf)
     best = scores.topk(topk, dim=2)
     valid = best.values > -torch.inf
     rows = torch.where(valid, table.expand(len(queries), -1, -1).gather(2, best.indices), 0)
@@ -58,16 +57,7 @@ def _products(queries: Tensor, embeddings: Tensor) -> Tensor:
     """Inner products ``(B, rows)`` in fp32; on a GPU with half-precision rows, two parts ``(2 B, rows)``."""
     if embeddings.dtype == torch.float32 or embeddings.device.type == "cpu":
         return queries @ embeddings.float().T
-    rounded = queries.to(embeddings.dtype)
-    rest = ((queries - rounded.float()) * _REST_SCALE).to(embeddings.dtype)
-    products: Tensor = torch.mm(torch.cat([rounded, rest]), embeddings.T, out_dtype=torch.float32)
-    return products
-
-
-def _scores(products: Tensor, batch: int) -> Tensor:
-    if len(products) == batch:
-        return products
-    return products[:batch] + products[batch:] / _REST_SCALE
+    return halves.split_product(queries, embeddings.T)
 
 
 def _nearest_triton(
@@ -79,34 +69,29 @@ def _nearest_triton(
     rows = torch.empty(shape, dtype=torch.int64, device=queries.device)
     valid = torch.empty(shape, dtype=torch.bool, device=queries.device)
     apart = torch.empty(shape, dtype=torch.float32, device=queries.device)
-    _programs().nearest[(batch, queues)](
-        products,
-        products.stride(0),
-        batch,
-        table,
-        table.stride(0),
-        slots,
-        queries,
-        embeddings,
-        width,
-        rows,
-        valid,
-        apart,
-        HAS_REST=len(products) > batch,
-        REST_SCALE=_REST_SCALE,
-        TOPK=topk,
-        SLOTS=_power_of_two(slots),
-        WIDTH=_power_of_two(width),
-        num_warps=4,
-    )
+    with kernels.on(queries.device):
+        kernels.load("nearest").nearest[(batch, queues)](
+            products,
+            products.stride(0),
+            batch,
+            table,
+            table.stride(0),
+            slots,
+            queries,
+            embeddings,
+            width,
+            rows,
+            valid,
+            apart,
+            HAS_REST=len(products) > batch,
+            REST_SCALE=halves.REST_SCALE,
+            TOPK=topk,
+            SLOTS=_power_of_two(slots),
+            WIDTH=_power_of_two(width),
+            num_warps=4,
+        )
     return rows, valid, apart
 
 
 def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
-
-
-def _programs() -> Any:
-    from ramen.kernels.programs import nearest  # needs triton, which the CPU does without
-
-    return nearest

@@ -9,7 +9,6 @@ where in a row.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,29 +145,30 @@ def _forward_triton(x: Tensor, delta: Tensor | None, affine: Tensor, place: Plac
     output = torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     mean = torch.empty((images, tokens), dtype=torch.float32, device=x.device)
     scale = torch.empty_like(mean)
-    _programs().norm_forward[(images, -(-tokens // tile))](
-        x,
-        x.stride(0),
-        delta if delta is not None else x,
-        delta.stride(0) if delta is not None and delta.ndim == 3 else 0,
-        total,
-        output,
-        mean,
-        scale,
-        affine,
-        affine.stride(0) if affine.ndim == 2 else 0,
-        place.weight or 0,
-        place.bias or 0,
-        tokens,
-        width,
-        place.eps,
-        HAS_DELTA=delta is not None,
-        HAS_WEIGHT=place.weight is not None,
-        HAS_BIAS=place.bias is not None,
-        TILE=tile,
-        COLUMNS=columns,
-        num_warps=_WARPS,
-    )
+    with kernels.on(affine.device):
+        kernels.load("norm").norm_forward[(images, -(-tokens // tile))](
+            x,
+            x.stride(0),
+            delta if delta is not None else x,
+            delta.stride(0) if delta is not None and delta.ndim == 3 else 0,
+            total,
+            output,
+            mean,
+            scale,
+            affine,
+            affine.stride(0) if affine.ndim == 2 else 0,
+            place.weight or 0,
+            place.bias or 0,
+            tokens,
+            width,
+            place.eps,
+            HAS_DELTA=delta is not None,
+            HAS_WEIGHT=place.weight is not None,
+            HAS_BIAS=place.bias is not None,
+            TILE=tile,
+            COLUMNS=columns,
+            num_warps=_WARPS,
+        )
     return Normalised(total, output, mean, scale)
 
 
@@ -179,36 +179,31 @@ def _backward_triton(
     tile, columns = _tile(width)
     chunks = min(rows.shape[1], -(-tokens // tile))
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
-    _programs().norm_backward[(images, chunks)](
-        gradient,
-        gradient.stride(0),
-        saved.total,
-        saved.total.stride(0),
-        saved.mean,
-        saved.scale,
-        skip if skip is not None else gradient,
-        total,
-        affine,
-        affine.stride(0) if affine.ndim == 2 else 0,
-        rows,
-        rows.stride(0),
-        rows.stride(1),
-        place.weight or 0,
-        place.bias or 0,
-        tokens,
-        width,
-        -(-tokens // (chunks * tile)) * tile,
-        HAS_SKIP=skip is not None,
-        HAS_WEIGHT=place.weight is not None,
-        HAS_BIAS=place.bias is not None,
-        TILE=tile,
-        COLUMNS=columns,
-        num_warps=_WARPS,
-    )
+    with kernels.on(affine.device):
+        kernels.load("norm").norm_backward[(images, chunks)](
+            gradient,
+            gradient.stride(0),
+            saved.total,
+            saved.total.stride(0),
+            saved.mean,
+            saved.scale,
+            skip if skip is not None else gradient,
+            total,
+            affine,
+            affine.stride(0) if affine.ndim == 2 else 0,
+            rows,
+            rows.stride(0),
+            rows.stride(1),
+            place.weight or 0,
+            place.bias or 0,
+            tokens,
+            width,
+            -(-tokens // (chunks * tile)) * tile,
+            HAS_SKIP=skip is not None,
+            HAS_WEIGHT=place.weight is not None,
+            HAS_BIAS=place.bias is not None,
+            TILE=tile,
+            COLUMNS=columns,
+            num_warps=_WARPS,
+        )
     return total
-
-
-def _programs() -> Any:
-    from ramen.kernels.programs import norm  # needs triton, which the CPU does without
-
-    return norm
