@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ramen import aggregate, codecs, hostmemory, kernels
+from ramen.kernels import attention
 
 needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
 
@@ -71,6 +72,27 @@ def test_sums_in_a_cuda_graph(name: str, place: str) -> None:
         graph.replay()
         expected = kernel_checks.looped(codec, stored.cpu(), scales, rows, weights)
         assert torch.equal(captured.cpu().double(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head_width", [16, 64, 128])
+@pytest.mark.parametrize("tokens", [5, 50, 197, 256, 257])
+def test_attention(tokens: int, head_width: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    heads = 3
+    qkv = torch.randn(4, tokens, 3 * heads * head_width, generator=generator).cuda().to(dtype)
+    gradient = torch.randn(4, tokens, heads * head_width, generator=generator).cuda().to(dtype)
+    fused = attention.forward((qkv,), heads, keep=True)
+    assert fused.lse is not None
+    exact = attention.forward((qkv.float(),), heads, keep=True)
+    assert exact.lse is None
+    unit = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(fused.output.float(), exact.output.detach(), rtol=unit, atol=unit)
+    (found,), (expected,) = (
+        attention.backward(g, saved, heads) for g, saved in ((gradient, fused), (gradient.float(), exact))
+    )
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=float(unit * expected.abs().max()))
 
 
 def test_packed_rows_have_no_dense_product() -> None:

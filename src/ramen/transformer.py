@@ -4,12 +4,11 @@ The same numbers as the module's own forward pass and autograd, from the module'
 - no gradient of a weight is formed, so nothing is kept for one;
 - every norm is one kernel with the addition before it, and its backward pass writes each image's gradient of
   weight and bias into that image's row of one table (``ramen.kernels.norm``);
-- queries, keys and values are one product, attention is one kernel;
+- queries, keys and values are one product, attention is one kernel (``ramen.kernels.attention``);
 - where the tower pools the class token, the last block computes that token alone beyond keys and values.
 """
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from ramen.kernels import activation, norm
+from ramen.kernels import activation, attention, norm
+from ramen.kernels.attention import Attended
 from ramen.kernels.norm import Normalised, Place
 from ramen.norms import LayerNorm, Norm
 
@@ -48,7 +48,7 @@ class _Kept:
     """What a block's backward pass needs of its forward pass."""
 
     first: Normalised
-    attention: tuple[tuple[Tensor, ...], Tensor]  # its inputs, which have gradients, and its output
+    attended: Attended
     second: Normalised
     hidden: Tensor
 
@@ -107,24 +107,24 @@ class Transformer:
     def _block(self, name: str, block: Any) -> _Block:
         if type(block).__name__ != "ResidualAttentionBlock" or hasattr(block, "ln_1_kv"):
             raise NotCoveredError(f"its block {name} is a {type(block).__name__}")
-        attention = block.attn
-        for part in (attention.out_proj, block.mlp.c_fc, block.mlp.c_proj):
+        heads = block.attn
+        for part in (heads.out_proj, block.mlp.c_fc, block.mlp.c_proj):
             if type(part) not in _LINEAR:
                 raise NotCoveredError(f"its block {name} has a {type(part).__name__}, not a plain product")
         if (
-            type(attention) is not nn.MultiheadAttention
-            or attention.in_proj_weight is None
-            or attention.bias_k is not None
-            or attention.add_zero_attn
+            type(heads) is not nn.MultiheadAttention
+            or heads.in_proj_weight is None
+            or heads.bias_k is not None
+            or heads.add_zero_attn
         ):
             raise NotCoveredError(f"its block {name} has an attention of its own kind")
         # a learned scale behind a product is a scale of the product's weights
-        out_weight, out_bias = _scaled(attention.out_proj, block.ls_1)
+        out_weight, out_bias = _scaled(heads.out_proj, block.ls_1)
         proj_weight, proj_bias = _scaled(block.mlp.c_proj, block.ls_2)
         return _Block(
             first=self._required(f"{name}.ln_1"),
-            qkv_weight=attention.in_proj_weight,
-            qkv_bias=attention.in_proj_bias,
+            qkv_weight=heads.in_proj_weight,
+            qkv_bias=heads.in_proj_bias,
             out_weight=out_weight,
             out_bias=out_bias,
             second=self._required(f"{name}.ln_2"),
@@ -181,15 +181,12 @@ class Transformer:
         inputs = self._attention_inputs(block, first.output, class_token_only)
         if class_token_only:
             stream = stream[:, :1]
-        for tensor in inputs:
-            tensor.requires_grad_(keep)
-        with torch.set_grad_enabled(keep):
-            attended = self._attend(inputs)
-        delta = F.linear(attended.detach(), block.out_weight, block.out_bias)
+        attended = attention.forward(inputs, self.heads, keep=keep)
+        delta = F.linear(attended.output.detach(), block.out_weight, block.out_bias)
         second = norm.forward(stream, delta, affine, block.second)
         hidden = F.linear(second.output, block.fc_weight, block.fc_bias)
         delta = F.linear(activation.forward(hidden, self.activation), block.proj_weight, block.proj_bias)
-        return second.total, delta, _Kept(first, (inputs, attended), second, hidden)
+        return second.total, delta, _Kept(first, attended, second, hidden)
 
     def _attention_inputs(self, block: _Block, x: Tensor, class_token_only: bool) -> tuple[Tensor, ...]:
         """Queries, keys and values in one tensor; or the class token's queries, and all keys and values."""
@@ -198,13 +195,6 @@ class Transformer:
             return (F.linear(x, weight, bias),)
         query_bias, other_bias = (None, None) if bias is None else (bias[:width], bias[width:])
         return F.linear(x[:, :1], weight[:width], query_bias), F.linear(x, weight[width:], other_bias)
-
-    def _attend(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Attention of what ``_attention_inputs`` gave."""
-        head_width = sum(tensor.shape[-1] for tensor in inputs) // (3 * self.heads)
-        parts = [t.unflatten(-1, (-1, self.heads, head_width)).unbind(2) for t in inputs]
-        query, key, value = (part.transpose(1, 2) for part in itertools.chain(*parts))
-        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
     def _pool(self, x: Tensor, delta: Tensor | None, affine: Tensor) -> tuple[Tensor, Normalised]:
         if self.pools_class_token:
@@ -249,10 +239,9 @@ class Transformer:
     ) -> Tensor:
         hidden = activation.backward(stream @ block.proj_weight, kept.hidden, self.activation)
         stream = norm.backward(hidden @ block.fc_weight, kept.second, affine, block.second, stream, rows)
-        inputs, attended = kept.attention
-        gradients = torch.autograd.grad(attended, inputs, stream @ block.out_weight)
+        gradients = attention.backward(stream @ block.out_weight, kept.attended, self.heads)
         width = stream.shape[-1]
-        if len(inputs) == 1:
+        if len(gradients) == 1:
             normalised = gradients[0] @ block.qkv_weight
         else:  # the class token alone asked
             normalised = gradients[1] @ block.qkv_weight[width:]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ramen import halves
-from ramen.kernels import activation, nearest, norm
+from ramen.kernels import activation, attention, nearest, norm
 
 
 def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) -> None:
@@ -24,7 +24,7 @@ def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) ->
             torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-3, atol=1e-5)
         gradient = random(images, tokens, width).to(dtype)
         skip = None if delta is None else random(images, tokens, width).to(dtype)
-        rows = [torch.zeros(images, chunks, size) for chunks in (1, norm._CHUNKS)]
+        rows = [torch.zeros(images, chunks, size) for chunks in (1, norm._chunks(images))]
         totals = [
             norm._backward_torch(gradient, one, affine, place, skip, rows[0]),
             norm._backward_triton(gradient, two, affine, place, skip, rows[1]),
@@ -42,6 +42,23 @@ def check_activation(kind: str) -> None:
     fused = activation.forward(x, kind), activation.backward(gradient.clone(), x, kind)
     activation._fused = lambda x: False
     torch.testing.assert_close(fused, plain, rtol=0, atol=1e-5)
+
+
+def check_attention(tokens: int, heads: int, head_width: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    qkv = torch.randn(2, tokens, 3 * heads * head_width, generator=generator)
+    gradient = torch.randn(2, tokens, heads * head_width, generator=generator)
+    plain = attention.forward((qkv.clone(),), heads, keep=True)
+    fused = attention._forward_triton((qkv,), heads)
+    torch.testing.assert_close(fused.output, plain.output.detach(), rtol=0, atol=1e-6)
+    (expected,) = attention.backward(gradient, plain, heads)
+    (found,) = attention.backward(gradient, fused, heads)
+    torch.testing.assert_close(found, expected, rtol=0, atol=3e-6)
+
+    qkv[1, 0] = torch.inf  # an image that overflows spoils nothing but itself
+    spoilt = attention._forward_triton((qkv,), heads)
+    assert torch.equal(spoilt.output[0], fused.output[0])
+    assert torch.equal(attention.backward(gradient, spoilt, heads)[0][0], found[0])
 
 
 def check_nearest(topk: int, dtype: torch.dtype) -> None:
@@ -69,6 +86,9 @@ def main() -> None:
     check_norm(torch.float32, shared=False, with_delta="own", width=64)
     for kind in activation.KINDS:
         check_activation(kind)
+    # fewer than a tile, exactly one, several and a rest, several and no rest
+    for tokens, heads, head_width in ((5, 2, 16), (64, 1, 32), (77, 3, 16), (128, 1, 16)):
+        check_attention(tokens, heads, head_width)
 
 
 if __name__ == "__main__":

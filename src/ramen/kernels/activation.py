@@ -18,7 +18,7 @@ def forward(x: Tensor, kind: str) -> Tensor:
         output = torch.empty_like(x)
         with kernels.on(x.device):
             kernels.load("activation").activate[_grid(x)](
-                x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=8
+                x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
             )
         return output
     if kind == "quick_gelu":
@@ -31,7 +31,7 @@ def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     if _fused(x):
         with kernels.on(x.device):
             kernels.load("activation").activate_backward[_grid(x)](
-                gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=8
+                gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
             )
         return gradient
     if kind == "quick_gelu":

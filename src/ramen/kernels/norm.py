@@ -15,7 +15,10 @@ from torch import Tensor
 
 from ramen import kernels
 
-_CHUNKS = 16  # parts of an image's tokens whose gradients a GPU sums side by side
+# An image's tokens are cut into chunks, whose gradients a GPU sums side by side; measured: this many programs
+# keep one busy, and fewer chunks would leave it idle where more would only write more.
+_PROGRAMS = 800
+_FEWEST_CHUNKS, _MOST_CHUNKS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Normalised:
 
 def new_rows(affine: Tensor, images: int) -> Tensor:
     """Room for what ``backward`` writes, ``(images, chunks, G)``; its sum over chunks is the gradient."""
-    chunks = _CHUNKS if _fused(affine) else 1
+    chunks = _chunks(images) if _fused(affine) else 1
     return torch.zeros((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
 
 
@@ -135,7 +138,11 @@ _WARPS = 4  # measured: with 8 the backward pass takes twice as long
 def _tile(width: int) -> tuple[int, int]:
     """Tokens at a time and columns, a power of two, of one program."""
     columns = 1 << (width - 1).bit_length()
-    return max(1, 4096 // columns), columns
+    return max(1, 2048 // columns), columns
+
+
+def _chunks(images: int) -> int:
+    return min(_MOST_CHUNKS, max(_FEWEST_CHUNKS, _PROGRAMS // images))
 
 
 def _forward_triton(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> Normalised:

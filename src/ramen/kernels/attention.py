@@ -1,0 +1,123 @@
+"""Attention of short sequences, on queries, keys and values as one product leaves them.
+
+torch's kernels are made for long sequences, and their backward pass takes three kernels and a copy of what
+they write. Here it takes two, which write the gradients side by side as the next product wants them. On an
+H200, for the 197 tokens of a ViT-B/16 and 100 images, that is 200 instead of 310 microseconds a layer.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ramen import kernels
+
+_ROWS = 64
+_COLUMNS = 32
+_LEAST = 16  # of a tile's sides
+_HEAD_WIDTHS = (16, 32, 64, 128)
+_MOST_TOKENS = 1024  # torch's kernels are better beyond
+_OPTIONS = {"num_warps": 4, "num_stages": 3}  # tile sizes and these are the fastest of those measured
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Attention, and what its backward pass needs."""
+
+    inputs: tuple[Tensor, ...]
+    output: Tensor  # (B, T, D), all heads side by side
+    lse: Tensor | None  # (B, heads, T); None where torch keeps what it needs itself
+
+
+def forward(inputs: tuple[Tensor, ...], heads: int, *, keep: bool) -> Attended:
+    """Attention in every head.
+
+    Args:
+        inputs: Queries, keys and values side by side in one tensor ``(B, T, 3 D)``; or the queries
+            ``(B, S, D)`` apart from keys and values ``(B, T, 2 D)``.
+        heads: How many share ``D``.
+        keep: Whether ``backward`` follows.
+    """
+    if _fused(inputs, heads):
+        return _forward_triton(inputs, heads)
+    for tensor in inputs:
+        tensor.requires_grad_(keep)
+    with torch.set_grad_enabled(keep):
+        return Attended(inputs, _attend(inputs, heads), None)
+
+
+def backward(gradient: Tensor, saved: Attended, heads: int) -> tuple[Tensor, ...]:
+    """The gradients of the inputs, given that of the output."""
+    if saved.lse is not None:
+        return _backward_triton(gradient, saved, saved.lse, heads)
+    return torch.autograd.grad(saved.output, saved.inputs, gradient)
+
+
+def _fused(inputs: tuple[Tensor, ...], heads: int) -> bool:
+    width = inputs[0].shape[-1] // (3 * heads)
+    return (
+        len(inputs) == 1
+        and kernels.usable_on(inputs[0].device)
+        and inputs[0].dtype in (torch.float16, torch.bfloat16)  # products in fp32 would be rounded
+        and inputs[0].shape[1] <= _MOST_TOKENS
+        and width in _HEAD_WIDTHS
+    )
+
+
+def _attend(inputs: tuple[Tensor, ...], heads: int) -> Tensor:
+    head_width = sum(tensor.shape[-1] for tensor in inputs) // (3 * heads)
+    parts = [tensor.unflatten(-1, (-1, heads, head_width)).unbind(2) for tensor in inputs]
+    query, key, value = (part.transpose(1, 2) for part in itertools.chain(*parts))
+    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+
+# -- Triton -----------------------------------------------------------------------------------------
+
+
+def _forward_triton(inputs: tuple[Tensor, ...], heads: int) -> Attended:
+    (qkv,) = inputs
+    images, tokens, width = qkv.shape
+    output = torch.empty((images, tokens, width // 3), dtype=qkv.dtype, device=qkv.device)
+    lse = torch.empty((images, heads, tokens), dtype=torch.float32, device=qkv.device)
+    grid, sizes = _launch(qkv, heads)
+    with kernels.on(qkv.device):
+        kernels.load("attention").attend[grid](
+            qkv, output, lse, tokens, heads, sizes["HEAD"] ** -0.5, **sizes, **_OPTIONS
+        )
+    return Attended(inputs, output, lse)
+
+
+def _backward_triton(gradient: Tensor, saved: Attended, lse: Tensor, heads: int) -> tuple[Tensor, ...]:
+    (qkv,) = saved.inputs
+    tokens = qkv.shape[1]
+    result, delta = torch.empty_like(qkv), torch.empty_like(lse)
+    grid, sizes = _launch(qkv, heads)
+    scale = sizes["HEAD"] ** -0.5
+    programs = kernels.load("attention")
+    with kernels.on(qkv.device):
+        programs.attend_backward_queries[grid](
+            qkv, saved.output, gradient, lse, delta, result, tokens, heads, scale, **sizes, **_OPTIONS
+        )
+        programs.attend_backward_keys[grid](
+            qkv, gradient, lse, delta, result, tokens, heads, scale, **sizes, **_OPTIONS
+        )
+    return (result,)
+
+
+def _launch(qkv: Tensor, heads: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """The grid and the sizes of every program's tiles."""
+    images, tokens, width = qkv.shape
+    sizes = {
+        "HEAD": width // (3 * heads),
+        "ROWS": _ROWS,
+        "COLUMNS": _COLUMNS,
+        "LAST_COLUMNS": _holding(tokens % _COLUMNS),
+    }
+    return (-(-tokens // _ROWS), images * heads), sizes
+
+
+def _holding(tokens: int) -> int:
+    """The smallest side of a tile for so many tokens."""
+    return max(_LEAST, 1 << (tokens - 1).bit_length()) if tokens else 0
