@@ -35,6 +35,8 @@ def test_every_part_is_timed(speed, monkeypatch, tmp_path):
         row = rows[name]
         images = 8 if "batch 8" in name else 5
         assert row["images_a_second"] == pytest.approx(1000 * images / row["milliseconds"])
+    spent = [rows[f"{what}, batch 8"]["milliseconds"] for what in ("ramen, sign", "forward, written out")]
+    assert rows["ramen, sign, batch 8"]["forwards"] == pytest.approx(spent[0] / spent[1])
     assert rows["ramen, sign"]["memory_bytes"] < rows["ramen, fp16"]["memory_bytes"]
     assert set(rows["ramen, sign"]["stages"]) >= {"forward and backward", "select", "aggregate"}
 
