@@ -5,8 +5,8 @@
     python benchmarks/speed.py --setting cifar10c --capacity 75 --batch 8 --dtype float32       # on a CPU
 
 The memory is full of random entries before anything is timed. Everything is measured in one run, as a GPU's
-clock changes with its load: "forwards" is a time divided by that of the plain forward pass before it, which is
-compiled by torch.compile where --compiled asks for it. Accuracy means nothing here.
+clock changes with its load: "forwards" is a time over that of the plain forward pass before it, compiled by
+torch.compile if --compiled asks for it. Accuracy means nothing here.
 """
 
 import argparse
