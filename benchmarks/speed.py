@@ -13,7 +13,7 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from plain_ramen import PlainRamen
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 import ramen
@@ -32,6 +31,7 @@ from ramen.codecs import CODECS
 from ramen.devices import readable_bytes
 from ramen.experiments import provenance
 from ramen.experiments.measure import wait_for
+from ramen.experiments.tables import Cell, Column, Table, markdown_page, print_tables
 from ramen.methods.ramen import Ramen
 
 WHAT = ("baselines", "codecs", "placements", "batches", "growth")
@@ -258,22 +258,46 @@ class Bench:
 # -- output -----------------------------------------------------------------------------------------
 
 
-def table(name: str, bench: Bench) -> Table:
-    result = Table(title=f"{name}: {bench.setting}")
-    for column in ("what", "ms a batch", "images/s", "forwards", "peak", "memory", "stages, ms"):
-        result.add_column(column, justify="left" if column in ("what", "stages, ms") else "right")
-    for row in bench.rows:
-        split = ", ".join(f"{stage} {spent:.2f}" for stage, spent in row.get("stages", {}).items())
-        result.add_row(
+def tables(results: dict[str, Any]) -> list[Table]:
+    """Speeds, and where the time goes, of every setting."""
+    found = []
+    for name, result in results.items():
+        setting = Setting(**result["setting"])
+        about = (
+            f"{setting.model}, {setting.classes} classes, capacity {setting.capacity}, topk {setting.topk}, "
+            f"batch {setting.batch}"
+        )
+        found.append(speeds(f"{name}: {about}", result["rows"]))
+        staged = [row for row in result["rows"] if "stages" in row]
+        if staged:
+            found.append(splits(f"{name}: milliseconds of each part by itself", staged))
+    return found
+
+
+def speeds(title: str, rows: list[dict[str, Any]]) -> Table:
+    heads = ("ms a batch", "images/s", "forwards", "peak", "memory")
+    cells = [
+        (
             row["what"],
             f"{row['milliseconds']:.2f}",
             f"{row['images_a_second']:,.0f}",
             f"{row['forwards']:.2f}",
             "" if row["peak_bytes"] is None else readable_bytes(row["peak_bytes"]),
             readable_bytes(row["memory_bytes"]) if "memory_bytes" in row else "",
-            split,
         )
-    return result
+        for row in rows
+    ]
+    return _table(title, heads, cells)
+
+
+def splits(title: str, rows: list[dict[str, Any]]) -> Table:
+    cells = [(row["what"], *(f"{spent:.2f}" for spent in row["stages"].values())) for row in rows]
+    return _table(title, tuple(rows[0]["stages"]), cells)
+
+
+def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    columns = (Column("", "left"), *map(Column, heads))
+    return Table(title, columns, tuple(tuple(map(Cell, row)) for row in rows))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -294,23 +318,27 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
+    parser.add_argument("--show", type=Path, help="measure nothing; print such results as Markdown")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments, console, results = parse_arguments(), Console(), {}
+    if arguments.show is not None:
+        print(markdown_page(tables(json.loads(arguments.show.read_text())["settings"])))
+        return
     given = {name: getattr(arguments, name) for name in ("model", "classes", "capacity", "topk", "batch")}
     changes = {name: value for name, value in given.items() if value is not None}
     for name in arguments.setting or SETTINGS:
         bench = Bench(replace(SETTINGS[name], **changes), arguments, console)
         for what in [w for w in WHAT if w in (arguments.what or WHAT)]:
             getattr(bench, what)()
-        console.print(table(name, bench))
         results[name] = {
             "setting": vars(bench.setting),
             "path": bench.classifier.encoder.path,
             "rows": bench.rows,
         }
+        print_tables(console, tables({name: results[name]}))
     if arguments.out is not None:
         about = {
             "hardware": provenance.hardware(torch.device(arguments.device)),

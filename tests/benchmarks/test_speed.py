@@ -41,6 +41,26 @@ def test_every_part_is_timed(speed, monkeypatch, tmp_path):
     assert set(rows["ramen, sign"]["stages"]) >= {"forward and backward", "select", "aggregate"}
 
 
+def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
+    row = {
+        "what": "ramen",
+        "milliseconds": 25.0,
+        "images_a_second": 4000.0,
+        "forwards": 2.5,
+        "peak_bytes": None,
+    }
+    row |= {"memory_bytes": 2**20, "stages": {"select": 0.25}}
+    setting = vars(speed.SETTINGS["cifar100c"])
+    path = tmp_path / "speed.json"
+    path.write_text(json.dumps({"settings": {"cifar100c": {"setting": setting, "rows": [row]}}}))
+    monkeypatch.setattr("sys.argv", ["speed.py", "--show", str(path)])
+    speed.main()
+    page = capsys.readouterr().out
+    assert "cifar100c: ViT-B-16, 100 classes, capacity 750, topk 5, batch 100" in page
+    assert "| ramen | 25.00 | 4,000 | 2.50 |  | 1.00 MiB |" in page
+    assert "| ramen | 0.25 |" in page
+
+
 def test_the_memory_is_full_before_it_is_timed(speed):
     classifier = testing.small_classifier(classes=3)
     method = speed.full_ramen(classifier, speed.Setting("", 3, 7, 2, 5))
