@@ -27,11 +27,14 @@ from rich.console import Console
 from torch import Tensor
 
 import ramen
+from ramen.adaptation import adapted_logits, sample_gradients
 from ramen.codecs import CODECS
 from ramen.devices import readable_bytes
 from ramen.experiments import provenance
 from ramen.experiments.measure import wait_for
 from ramen.experiments.tables import Cell, Column, Table, markdown_page, print_tables
+from ramen.graphs import Function
+from ramen.memory import Selection, Staged
 from ramen.methods.ramen import Ramen
 
 WHAT = ("baselines", "codecs", "placements", "batches", "growth")
@@ -100,21 +103,43 @@ def full_ramen(classifier: ramen.ZeroShotClassifier, setting: Setting, **paramet
 
 
 def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
-    """Milliseconds of each part of a step by itself."""
+    """Milliseconds of each part of a step by itself, recorded where the whole step is."""
     memory, classifier = method.memory, method.classifier
     labels, embeddings, gradients, entropies = next(random_entries(method, len(images)))
     staged = memory.stage(labels, embeddings, gradients, entropies)
     support = memory.select(embeddings, method.topk)
-    weights = method._weights(support)
+    weights = torch.exp(-support.entropies - method.beta * support.distances)
     rows = classifier.encoder.base.expand(len(images), -1).contiguous()
-    return {
-        "forward and backward": clock(lambda: method._at_pretrained_weights(images)),
-        "encode": clock(lambda: memory.stage(labels, embeddings, gradients, entropies)),
-        "insert": clock(lambda: memory.insert(staged)),
-        "select": clock(lambda: memory.select(embeddings, method.topk)),
-        "aggregate": clock(lambda: memory.aggregate(support, weights)),
-        "second forward": clock(lambda: method._at_own_weights(images, rows)),
+
+    def put(*batch: Tensor) -> tuple[Tensor, ...]:
+        memory.put(Staged(*batch))
+        return ()
+
+    def select(queries: Tensor) -> tuple[Tensor, ...]:
+        return parts(memory.select(queries, method.topk))
+
+    def aggregate(weights: Tensor, *selection: Tensor) -> tuple[Tensor, ...]:
+        return (memory.aggregate(Selection(*selection), weights),)
+
+    record = classifier.recorder().record
+    at_once = memory.recordable and memory.device == classifier.device
+    of_memory: Callable[[Function], Function] = record if at_once else lambda function: function
+    calls: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
+        "forward and backward": (record(partial(sample_gradients, classifier)), (images,)),
+        "encode": (
+            of_memory(lambda *batch: parts(memory.stage(*batch))),
+            (labels, embeddings, gradients, entropies),
+        ),
+        "insert": (of_memory(put), parts(staged)),
+        "select": (of_memory(select), (embeddings,)),
+        "aggregate": (of_memory(aggregate), (weights, *parts(support))),
+        "second forward": (record(partial(adapted_logits, classifier)), (images, rows)),
     }
+    return {name: clock(partial(function, *tensors)) for name, (function, tensors) in calls.items()}
+
+
+def parts(batch: Staged | Selection) -> tuple[Tensor, ...]:
+    return tuple(vars(batch).values())
 
 
 # -- how it is measured -----------------------------------------------------------------------------

@@ -84,15 +84,17 @@ shapes = st.fixed_dictionaries(
     st.sampled_from(["exact", "float16"]),
     st.sampled_from([0, 2000, 65_500]),
     st.sampled_from(CODECS),
+    st.booleans(),
 )
 def test_batch_visibility_equals_the_double_loop(
-    shape: dict, topk: int, fifo: str, start: int, codec: str
+    shape: dict, topk: int, fifo: str, start: int, codec: str, fixed_shapes: bool
 ) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
     sizes = shape["queues"], shape["capacity"], WIDTH, SIZE
     vectorised = Memory(*sizes, codec=codec, blocks=BLOCKS, fifo=fifo)
     naive = NaiveMemory(shape["queues"], shape["capacity"], fifo)
     vectorised.seen = start
+    vectorised.fixed_shapes = fixed_shapes
     for size in shape["batches"]:
         batch = random_batch(generator, size, shape["queues"])
         first = vectorised.seen
@@ -109,10 +111,11 @@ def test_batch_visibility_equals_the_double_loop(
 
 
 @settings(max_examples=150, deadline=None)
-@given(shapes, st.integers(1, 7), st.sampled_from(CODECS))
-def test_causal_visibility_equals_one_by_one(shape: dict, topk: int, codec: str) -> None:
+@given(shapes, st.integers(1, 7), st.sampled_from(CODECS), st.booleans())
+def test_causal_visibility_equals_one_by_one(shape: dict, topk: int, codec: str, fixed_shapes: bool) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
     vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec=codec, blocks=BLOCKS)
+    vectorised.fixed_shapes = fixed_shapes
     naive = NaiveMemory(shape["queues"], shape["capacity"])
     for size in shape["batches"]:
         batch = random_batch(generator, size, shape["queues"])
@@ -411,6 +414,63 @@ def test_growing_goes_through_host_memory_when_both_do_not_fit(monkeypatch: pyte
     assert all(torch.equal(getattr(before, f), getattr(after, f)) for f in vars(before))
 
 
+def test_growing_that_fails_halfway_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, other = Memory(2, 64, WIDTH, SIZE), Memory(2, 64, WIDTH, SIZE)
+    fill(memory, 50, 2)
+    fill(other, 50, 2)
+    empty, calls = torch.empty, []
+
+    def scarce(*args: object, **kwargs: object) -> Tensor:
+        calls.append(1)
+        if len(calls) > 1:  # the first column has grown, the second cannot
+            raise torch.OutOfMemoryError("no room")
+        return empty(*args, **kwargs)
+
+    before = memory.generation
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", scarce)
+        with pytest.raises(torch.OutOfMemoryError):
+            fill(memory, 50, 2, seed=1)
+    assert memory.generation > before
+    for each in (memory, other):
+        fill(each, 100, 2, seed=1)
+    expected = other.state()
+    assert all(torch.equal(value, expected[name]) for name, value in memory.state().items())
+
+
+def test_a_generation_is_as_long_as_the_tensors_stay() -> None:
+    memory = Memory(2, 200, WIDTH, SIZE)
+
+    def tensors() -> list[int]:
+        held = [*memory._pool._tensors.values(), *memory._index.values()]
+        return [tensor.data_ptr() for tensor in held]
+
+    seen = {}
+    generator = torch.Generator().manual_seed(0)
+    for step in range(30):
+        memory.insert(memory.stage(**random_batch(generator, 20, 2)))
+        assert seen.setdefault(memory.generation, tensors()) == tensors()
+        if step == 12:
+            memory.restore(memory.state())
+    assert len(seen) > 4
+    generation = memory.generation
+    memory.clear()
+    assert memory.generation > generation
+
+
+def test_with_fixed_shapes_a_pool_has_few_sizes() -> None:
+    """Each costs a recording."""
+    memory = Memory(1000, 75, 32, 10)
+    memory.fixed_shapes = True
+    sizes = []
+    for start in range(0, 90_000, 500):
+        one = torch.ones(500, 1)
+        queues = torch.arange(start, start + 500) % 1000
+        memory.insert(memory.stage(queues, one.expand(-1, 32), one.expand(-1, 10), one[:, 0]))
+        sizes.append(memory._pool.allocated)
+    assert sorted(set(sizes)) == [4688, 9376, 18752, 37504, 75008]
+
+
 # -- state --------------------------------------------------------------------------------------------
 
 
@@ -509,3 +569,5 @@ def test_staged_is_in_stored_form() -> None:
     assert isinstance(staged, Staged)
     assert staged.gradients.dtype == staged.embeddings.dtype == torch.float16
     assert staged.numbers.tolist() == [0, 1, 2]
+    batch = random_batch(torch.Generator().manual_seed(0), 3, 2)
+    assert memory.stage(**batch, numbers=torch.tensor([7, 8, 9])).numbers.tolist() == [7, 8, 9]

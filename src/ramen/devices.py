@@ -70,6 +70,15 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
+def finite_rows(tensor: Tensor) -> Tensor:
+    """For each row whether all its numbers are finite, with fewer kernels than ``torch.isfinite`` starts.
+
+    >>> finite_rows(torch.tensor([[1.0, -3e38], [torch.inf, 0.0], [0.0, torch.nan]])).tolist()
+    [True, False, False]
+    """
+    return tensor.flatten(1).abs().amax(1) < torch.inf
+
+
 def free_bytes(device: torch.device) -> int | None:
     """Bytes that can still be allocated on ``device``; None where the system does not say."""
     if device.type == "cuda":

@@ -5,9 +5,12 @@ twice, so that a stream's last short batch costs nothing but itself, and is repl
 """
 
 import gc
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -19,6 +22,13 @@ Function = Callable[..., tuple[Tensor, ...]]
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
+class Graph(Protocol):
+    """What a recording of a function is."""
+
+    def replay(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What the function does, for other tensors of the same shapes."""
+
+
 class Recorder:
     """Records functions that are called one after the other, so that their graphs can share memory.
 
@@ -28,11 +38,43 @@ class Recorder:
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
-        self.pool: Any = None
+        self._pool: Any = None
+        self._alive: WeakSet[_CudaGraph] = WeakSet()
+        self._warned = False
 
     def record(self, function: Function) -> "Recorded":
-        """``function``, which takes and returns tensors on one device and waits for nothing."""
+        """``function``, which takes and returns tensors on one device and waits for nothing.
+
+        It may also change tensors in place that it does not take, as long as these stay where they are, and
+        take keyword arguments that are no tensors.
+        """
         return Recorded(self, function)
+
+    def records_on(self, device: torch.device) -> bool:
+        """Whether functions of tensors there are recorded."""
+        return self.enabled and device.type == "cuda"
+
+    def graph(self, function: Function, tensors: tuple[Tensor, ...]) -> Graph:
+        """A recording of ``function`` for tensors like these. The function's work is not done by that."""
+        if not self._alive:
+            self._pool = torch.cuda.graph_pool_handle()  # a pool dies with the last of its graphs
+        graph = _CudaGraph(self._pool, function, tensors)
+        self._alive.add(graph)
+        return graph
+
+    def graph_if_it_fits(self, function: Function, tensors: tuple[Tensor, ...]) -> Graph | None:
+        """Likewise; None, with a warning at the first time, where the device has too little memory for it."""
+        try:
+            return self.graph(function, tensors)
+        except torch.OutOfMemoryError:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    "too little GPU memory is left to record a CUDA graph: batches of this size are answered "
+                    "without one, which is slower for small batches",
+                    stacklevel=3,
+                )
+            return None
 
 
 class Recorded:
@@ -41,34 +83,50 @@ class Recorded:
     def __init__(self, recorder: Recorder, function: Function) -> None:
         self.recorder = recorder
         self.function = function
+        self._frozen: dict[str, Hashable] = {}
         self._calls: dict[Shapes, int] = {}
-        self._graphs: dict[Shapes, _Graph] = {}
+        self._graphs: dict[Shapes, Graph | None] = {}  # None: it did not fit
 
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the function returns."""
-        if not self.recorder.enabled or tensors[0].device.type != "cuda":
-            return self.function(*tensors)
+    def __call__(self, *tensors: Tensor, **frozen: Hashable) -> tuple[Tensor, ...]:
+        """What the function returns.
+
+        Args:
+            tensors: Its arguments.
+            frozen: Its keyword arguments; a recording is good for these alone, and new ones end all others.
+        """
+        function = partial(self.function, **frozen)
+        if not self.recorder.records_on(tensors[0].device):
+            return function(*tensors)
+        if frozen != self._frozen:
+            self._frozen = frozen
+            self._calls.clear()
+            self._graphs.clear()
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         if shapes not in self._graphs:
             calls = self._calls[shapes] = self._calls.get(shapes, 0) + 1
             if calls < CALLS_TO_RECORD or len(self._graphs) >= _MOST_SHAPES:
-                return self.function(*tensors)
-            self._graphs[shapes] = _Graph(self.recorder, self.function, tensors)
-        return self._graphs[shapes].replay(tensors)
+                return function(*tensors)
+            self._graphs[shapes] = self.recorder.graph_if_it_fits(function, tensors)
+        graph = self._graphs[shapes]
+        return function(*tensors) if graph is None else graph.replay(tensors)
 
 
-class _Graph:
-    def __init__(self, recorder: Recorder, function: Function, tensors: tuple[Tensor, ...]) -> None:
-        if recorder.pool is None:
-            recorder.pool = torch.cuda.graph_pool_handle()
+class _CudaGraph:
+    def __init__(self, pool: Any, function: Function, tensors: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(tensor.clone() for tensor in tensors)
         self._graph = torch.cuda.CUDAGraph()
+        fits = True
         with (
             _no_garbage_collection(),
             torch.cuda.device(tensors[0].device),
-            torch.cuda.graph(self._graph, pool=recorder.pool),
+            torch.cuda.graph(self._graph, pool=pool),
         ):
-            self._outputs = function(*self._inputs)
+            try:
+                self._outputs = function(*self._inputs)
+            except torch.OutOfMemoryError:  # the recording has to end in order
+                fits = False
+        if not fits:
+            raise torch.OutOfMemoryError("the graph needs more memory than is left on the device")
 
     def replay(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         for place, tensor in zip(self._inputs, tensors, strict=True):

@@ -8,10 +8,15 @@ as the largest queue times the classes, and it grows with use until every queue 
 Nothing here loops over classes, images or entries in Python, and nothing waits for a GPU, except when the
 pool may have to grow and in the order of the published code (``fifo="float16"``). Row 0 of the pool belongs
 to nobody: what must not be stored is written there, so that no shape depends on the data.
+
+On a GPU no shape and no number of the host depends on how much has been stored either, while the pool keeps
+its size, and all tensors stay where they are: a CUDA graph can hold ``stage``, ``put``, ``select`` and
+``aggregate``. The host's share of an insertion, ``admit``, stays outside.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +24,8 @@ from torch import Tensor
 
 from ramen import codecs, kernels
 from ramen import fifo as fifo_order
-from ramen.aggregate import weighted_sums
-from ramen.devices import free_bytes, plain_numerics, readable_bytes
+from ramen.aggregate import best_way, weighted_sums
+from ramen.devices import finite_rows, free_bytes, plain_numerics, readable_bytes
 from ramen.hashing import pair_scores
 from ramen.kernels.nearest import distances as distances_to
 from ramen.kernels.nearest import nearest
@@ -28,6 +33,7 @@ from ramen.memory_plan import MemoryPlan
 from ramen.pool import RowPool, aligned, expect
 
 _SPARE_ROW = 0
+_LEAST_SHARE = 16  # with fixed shapes a pool starts with this part of its limit: a new size, a new graph
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,13 @@ class Memory:
         gradient_device: Where gradients lie; ``device`` if not given. In host memory beside a GPU they are
             page-locked, and the GPU fetches the rows that it needs.
 
+    Attributes:
+        seen: How many images have been offered so far, stored or not.
+        generation: Another number whenever the tensors are other ones: what knows the old ones by their
+            address, as a CUDA graph does, is worthless then.
+        fixed_shapes: Whether shapes depend on the pool's size alone, not on how much of it is in use. So it
+            is on a GPU; on a CPU the exact shapes cost nothing to know and less to compute.
+
     Raises:
         MemoryError: The full memory would not fit what is free on its devices.
     """
@@ -98,6 +111,8 @@ class Memory:
         sizes = queues, capacity, embedding_size, gradient_size
         self.plan = MemoryPlan(*sizes, codec, blocks, fifo, self.device, self.gradient_device)
         self.columns = self.plan.columns()
+        self.fixed_shapes = self.device.type != "cpu"
+        self.generation = 0
         self._check_fits()
         self._check_speed()
         self.clear()
@@ -149,8 +164,9 @@ class Memory:
     @plain_numerics()
     def clear(self) -> None:
         """Forget everything and give the rows back."""
-        self.seen = 0  # images offered so far, stored or not
-        self._rows = 1  # rows that may be in use; exact on the CPU, an upper bound elsewhere
+        self.generation += 1
+        self.seen = 0
+        self._most_rows = 1  # rows that may be in use, the spare one included: an upper bound
         self._pool = RowPool(self.columns, aligned(self.slots + 1))
         self._index = {
             name: torch.zeros(shape, dtype=dtype, device=self.device)
@@ -180,7 +196,8 @@ class Memory:
         rows, seen = int(state["used"]), int(state["seen"])
         pool = self._pool.restored(state, rows)
         self._index = {name: state[name].to(self.device, copy=True) for name in self._index}
-        self._pool, self._rows, self.seen = pool, rows, seen
+        self._pool, self._most_rows, self.seen = pool, rows, seen
+        self.generation += 1
 
     def _check_index(self, index: dict[str, Tensor]) -> None:
         """Every entry has one row, every row one entry, and every queue as many as it counts."""
@@ -194,6 +211,20 @@ class Memory:
         if not (in_order and counted and index["table"][-1] == _SPARE_ROW):
             raise ValueError("the memory's state is damaged: its table, counts and rows do not fit together")
 
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """A block that leaves no trace and the same tensors, if nothing that is offered in it is kept.
+
+        Before it, the memory takes all the room that it can ever need, and stays so large.
+        """
+        self._grow(self._pool.limit)
+        before, spare_row = (self.seen, self._most_rows), self._pool.state(1)
+        try:
+            yield
+        finally:
+            self.seen, self._most_rows = before
+            self._pool.put_back(spare_row)
+
     # -- insertion ----------------------------------------------------------------------------------
 
     def stage(
@@ -204,12 +235,18 @@ class Memory:
         entropies: Tensor,
         tags: Tensor | None = None,
         keep: Tensor | None = None,
+        numbers: Tensor | None = None,
     ) -> Staged:
-        """Bring a batch into stored form. What holds a non-finite number is not kept."""
+        """Bring a batch into stored form. What holds a non-finite number is not kept.
+
+        Without ``numbers`` the images are the next ones of the stream.
+        """
         gradients = gradients.float()  # what fp32 cannot hold is not finite
-        finite = gradients.isfinite().all(1) & embeddings.isfinite().all(1) & entropies.isfinite()
+        finite = finite_rows(gradients) & finite_rows(embeddings) & entropies.isfinite()
         keep = finite if keep is None else finite & keep
         tags = torch.full_like(queues, -1) if tags is None else tags
+        if numbers is None:
+            numbers = torch.arange(self.seen, self.seen + len(queues), device=self.device)
         # zeros in place of what is not kept: the spare row must stay harmless in sums
         stored, scales = self.codec.encode(torch.where(keep[:, None], gradients, 0))
         return Staged(
@@ -219,14 +256,31 @@ class Memory:
             scales=scales.to(self.device),
             entropies=torch.where(keep, entropies, 0).to(self.device, torch.float32),
             tags=tags.to(self.device, torch.int64),
-            numbers=torch.arange(self.seen, self.seen + len(queues), device=self.device),
+            numbers=numbers.to(self.device),
             keep=keep.to(self.device),
         )
 
     def insert(self, staged: Staged) -> None:
         """Put a staged batch into the queues, in its order; the oldest of a full queue make room."""
-        batch = len(staged.queues)
+        self.admit(len(staged.queues))
+        self.put(staged)
+
+    def admit(self, batch: int) -> range:
+        """Make room for a batch and count it: the host's share of an insertion; ``put`` must follow.
+
+        Returns:
+            The batch's numbers in the stream. They are taken, and so are its rows: should the insertion fail
+            halfway, what it has left in the memory is still counted and numbered like nothing else.
+        """
+        numbers = range(self.seen, self.seen + batch)
         self._reserve(batch)
+        self._most_rows = min(self.slots + 1, self._most_rows + batch)
+        self.seen = numbers.stop
+        return numbers
+
+    def put(self, staged: Staged) -> None:
+        """The rest of an insertion, of a batch that was admitted."""
+        batch = len(staged.queues)
         slots = self._assign_slots(staged)
 
         # Of several images that go through one slot within this batch, only the last one stays.
@@ -246,8 +300,6 @@ class Memory:
         for name in self.columns:
             values: Tensor = getattr(staged, name)
             self._pool.write(rows, name, values[source])
-        self.seen += batch
-        self._rows = int(used) if self.device.type == "cpu" else min(self.slots + 1, self._rows + batch)
 
     def _assign_slots(self, staged: Staged) -> Tensor:
         counts = self._index["counts"]
@@ -258,14 +310,25 @@ class Memory:
 
     def _reserve(self, batch: int) -> None:
         """Make sure that the pool has rows for ``batch`` more entries."""
-        if min(self._pool.limit, self._rows + batch) <= self._pool.allocated:
+        if min(self._pool.limit, self._most_rows + batch) <= self._pool.allocated:
             return
-        self._rows = int(self._index["used"])  # the bound may be loose: look before growing
-        needed = min(self._pool.limit, self._rows + batch)
-        if needed > self._pool.allocated:
-            self._pool.reserve(needed)
+        self._most_rows = int(self._index["used"])  # the bound may be loose: look before growing
+        self._grow(min(self._pool.limit, self._most_rows + batch))
+
+    def _grow(self, rows: int) -> None:
+        if rows > self._pool.allocated:
+            self.generation += 1
+            least = self._pool.limit // _LEAST_SHARE if self.fixed_shapes else 1
+            self._pool.reserve(max(rows, least))
 
     # -- retrieval ----------------------------------------------------------------------------------
+
+    @property
+    def recordable(self) -> bool:
+        """Whether the host never looks at what a GPU has computed, ``admit`` aside: a graph may hold it."""
+        here = self._pool["scales"].device  # with its index
+        by_torch = best_way(self.codec, self._pool["gradients"], here) == "gathered"
+        return self.fifo == "exact" and (here.type == "cpu" or not by_torch)
 
     def select(
         self,
@@ -287,7 +350,7 @@ class Memory:
         queries = queries.to(self.device, torch.float32)
         if staged is None and draw is None:
             chosen, valid, distances = nearest(
-                queries, self._pool["embeddings"], self._rows, self._held_rows(), topk
+                queries, self._pool["embeddings"], self._extent, self._held_rows(), topk
             )
         else:
             chosen, valid = self._chosen_one_by_one(queries, topk, staged, draw)
@@ -311,9 +374,17 @@ class Memory:
         chosen = rows.expand(len(queries), -1, -1).gather(2, best.indices)
         return torch.where(valid, chosen, _SPARE_ROW), valid
 
+    @property
+    def _extent(self) -> int:
+        """How many rows products and sums look at: those in use and, with fixed shapes, all the others.
+
+        Rows that are not in use hold zeros on a GPU, and no slot points to them.
+        """
+        return self._pool.allocated if self.fixed_shapes else int(self._index["used"])
+
     def _held_rows(self) -> Tensor:
         """The row in each slot of each queue, as far as any queue can be filled by now."""
-        fullest = int(self._index["counts"].max()) if self.device.type == "cpu" else self.seen
+        fullest = self._pool.allocated if self.fixed_shapes else int(self._index["counts"].max())
         width = max(1, min(self.capacity, fullest))
         return self._index["table"][:-1].view(self.queues, self.capacity)[:, :width]
 
@@ -323,24 +394,25 @@ class Memory:
         if staged is None:
             return rows, (rows >= 0).expand(queries, -1, -1)
         counts, width = self._index["counts"], rows.shape[1]
-        own_rows = self._rows + torch.arange(queries, device=self.device).expand(self.queues, -1)
+        own_rows = self._extent + torch.arange(queries, device=self.device).expand(self.queues, -1)
         masks = fifo_order.visible_causally(staged.queues, staged.keep, counts, self.capacity, width)
         return torch.cat([rows, own_rows], 1), torch.cat(masks, 2)
 
     def _column(self, name: str, staged: Staged | None) -> Tensor:
         """A column of the pool; behind it, as further rows, the staged batch's."""
-        column = self._pool[name][: self._rows]
+        column = self._pool[name][: self._extent]
         return column if staged is None else torch.cat([column, getattr(staged, name)])
 
     def aggregate(self, selection: Selection, weights: Tensor, *, staged: Staged | None = None) -> Tensor:
         """The weighted sum of the selected gradients, ``(B, G)`` in fp32 on the memory's device."""
         rows, weights = selection.rows.flatten(1), torch.where(selection.valid, weights, 0).flatten(1)
-        used = slice(aligned(self._rows))
-        stored, scales = self._pool["gradients"][used], self._pool["scales"][used]
+        extent = self._extent
+        looked_at = slice(aligned(extent))
+        stored, scales = self._pool["gradients"][looked_at], self._pool["scales"][looked_at]
         if staged is None:
             return weighted_sums(self.codec, stored, scales, rows, weights)
-        own = rows >= self._rows
+        own = rows >= extent
         past = rows.masked_fill(own, _SPARE_ROW), weights.masked_fill(own, 0)
-        new = (rows - self._rows).masked_fill(~own, 0), weights.masked_fill(~own, 0)
+        new = (rows - extent).masked_fill(~own, 0), weights.masked_fill(~own, 0)
         sums = weighted_sums(self.codec, stored, scales, *past)
         return sums + weighted_sums(self.codec, staged.gradients, staged.scales, *new)

@@ -58,8 +58,8 @@ class RowPool:
 
     @property
     def allocated(self) -> int:
-        """Rows that there is room for now."""
-        return len(next(iter(self._tensors.values())))
+        """Rows that there is room for now, in every column: growing may have failed in the middle."""
+        return min(map(len, self._tensors.values()))
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -105,6 +105,11 @@ class RowPool:
     def state(self, rows: int) -> dict[str, Tensor]:
         """Copies of the first ``rows`` rows."""
         return {name: self._settled(name)[:rows].clone() for name in self._tensors}
+
+    def put_back(self, state: dict[str, Tensor]) -> None:
+        """Overwrite the first rows with those that ``state`` gave."""
+        for name, rows in state.items():
+            self._settled(name)[: len(rows)] = rows
 
     def restored(self, state: dict[str, Tensor], rows: int) -> "RowPool":
         """A pool like this one that holds ``rows`` rows of ``state``."""

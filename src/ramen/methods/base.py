@@ -6,7 +6,7 @@ answers those zero-shot, and counts. ``ramen.testing.check_method`` runs a metho
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ramen import checks, graphs
 from ramen.classifier import ZeroShotClassifier
-from ramen.devices import plain_numerics
+from ramen.devices import finite_rows, plain_numerics
 from ramen.methods import state as state_format
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -168,6 +168,18 @@ class Method(ABC):
         if content:
             raise ValueError(f"{self.info.name} keeps no state, got {sorted(content)}")
 
+    def rehearse(self, batches: Iterable[Tensor]) -> None:
+        """Answer blank batches and forget them, as if nothing had been asked.
+
+        A method whose recordings hold what it keeps does so without putting copies in its place.
+        """
+        state = self.state_dict()
+        try:
+            for images in batches:
+                self.predict(images)
+        finally:
+            self.load_state_dict(state)
+
     def memory_bytes(self) -> int:
         """The most that the method will ever keep of the stream."""
         return 0
@@ -199,16 +211,17 @@ class Method(ABC):
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
         home, device = images.device, self.classifier.device
         with plain_numerics(), torch.no_grad():
-            finite = images.isfinite()
-            images = torch.where(finite, images, 0).to(device)
-            answer = self.adapt(images, finite.flatten(1).all(1).to(device), tags, return_support)
+            given, images = images, torch.nan_to_num(images, nan=0.0, posinf=0.0, neginf=0.0)
+            usable = (images == given).flatten(1).all(1)
+            images = images.to(device)
+            answer = self.adapt(images, usable.to(device), tags, return_support)
             self.images_seen += len(images)
             return self._finish(answer, images, home)
 
     def _finish(self, answer: Answer, images: Tensor, home: torch.device) -> Prediction:
-        usable = answer.usable & answer.logits.isfinite().all(1)
-        self._refused = self._refused + (~usable).sum()
-        zero_shot = answer.zero_shot_logits
+        usable = answer.usable & finite_rows(answer.logits)
+        refused, zero_shot = ~usable, answer.zero_shot_logits
+        self._refused = self._refused + refused.sum()
 
         def computed() -> Tensor:
             with plain_numerics(), torch.no_grad():
@@ -219,25 +232,25 @@ class Method(ABC):
         if isinstance(zero_shot, Tensor) or not usable.all():
             zero_shot_logits = computed()
             logits = torch.where(usable.to(home)[:, None], logits.to(home), zero_shot_logits)
-            return Prediction(logits, zero_shot_logits, ~usable.to(home), _moved(answer.support, home))
-        return Prediction(logits.to(home), computed, ~usable.to(home), _moved(answer.support, home))
+            return Prediction(logits, zero_shot_logits, refused.to(home), _moved(answer.support, home))
+        return Prediction(logits.to(home), computed, refused.to(home), _moved(answer.support, home))
 
+    @plain_numerics()
     def warm_up(self, *batch_sizes: int) -> None:
         """Answer blank batches of these sizes until nothing is left to compile or record; forget them then.
 
-        For before traffic: what the method keeps is copied meanwhile.
+        For before traffic, which then has to bring float32 images. What the method keeps is copied meanwhile,
+        or takes all the room that it will ever need (``rehearse``).
         """
         sizes = [checks.integer("batch_sizes", size, 1) for size in batch_sizes]
         if self.classifier.image_size is None:
             raise ValueError("warm_up: the classifier does not know its images' size; give it a preprocess")
-        state = self.state_dict()
-        try:
-            for size in sizes:
-                images = torch.zeros(size, 3, *self.classifier.image_size, device=self.classifier.device)
-                for _ in range(graphs.CALLS_TO_RECORD):
-                    self.predict(images)
-        finally:
-            self.load_state_dict(state)
+        shapes = [(size, 3, *self.classifier.image_size) for size in sizes]
+        self.rehearse(
+            torch.zeros(shape, device=self.classifier.device)
+            for shape in shapes
+            for _ in range(graphs.CALLS_TO_RECORD)
+        )
 
     @property
     def images_refused(self) -> int:

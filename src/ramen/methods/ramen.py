@@ -4,7 +4,10 @@ Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with A
 CVPR 2026.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +17,8 @@ from ramen import fifo as fifo_order
 from ramen.adaptation import adapted_logits, sample_gradients, sign_step
 from ramen.classifier import ZeroShotClassifier
 from ramen.codecs import CODECS
-from ramen.devices import parse_bytes
+from ramen.devices import parse_bytes, upload
+from ramen.graphs import Function
 from ramen.memory import Memory, Selection
 from ramen.memory_plan import MemoryPlan
 from ramen.methods.base import Answer, Method, MethodInfo, Support
@@ -124,52 +128,52 @@ class Ramen(Method):
         plan = plan.within(budget)
         self.codec = plan.codec
         self.memory = Memory(**vars(plan))
-        recorder = classifier.recorder()
-        self._at_pretrained_weights = recorder.record(partial(sample_gradients, classifier))
-        self._at_own_weights = recorder.record(partial(adapted_logits, classifier))
+        self._steps = self._recorded_steps()
+
+    def _recorded_steps(self) -> dict[bool, Function]:
+        """The five steps without and with support, as CUDA graphs where the GPU can do all of them.
+
+        Both kinds share the memory of their graphs; one that is used beside the other costs a batch of images
+        and the tensors that it returns, each of which is copied in every step.
+        """
+        recorder = self.classifier.recorder()
+        first: Function = partial(sample_gradients, self.classifier)
+        second: Function = partial(adapted_logits, self.classifier)
+        at_once = self.memory.recordable and self.memory.device == self.classifier.device
+        if not at_once:
+            first, second = recorder.record(first), recorder.record(second)
+        kinds = {
+            want: _FiveSteps(self.classifier, self.memory, first, second, want) for want in (False, True)
+        }
+        return {want: recorder.record(steps) if at_once else steps for want, steps in kinds.items()}
 
     def __repr__(self) -> str:
         return f"Ramen(topk={self.topk}, beta={self.beta}, lr={self.lr}, {self.memory!r})"
 
     def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
         """The five steps of the paper, for a batch at once."""
-        base = self.classifier.encoder.base
-
-        # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
-        embeddings, zero_shot, entropies, gradients = self._at_pretrained_weights(images)
-        pseudo_labels = zero_shot.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
-
-        # 2. and 3. Update the memory, retrieve each image's support set from it.
-        batch = self.memory.stage(pseudo_labels, embeddings, gradients, entropies, tags, usable)
-        staged = batch if self.visibility == "causal" else None
-        if staged is None:
-            self.memory.insert(batch)
-        support = self.memory.select(
-            embeddings,
-            self.topk * self._of_each,
-            staged=staged,
-            draw=None if self.consistency else (self.seed, batch.numbers),
+        device = self.memory.device
+        numbers = self.memory.admit(len(images))
+        logits, zero_shot, kept, *support = self._steps[want_support](
+            images,
+            usable,
+            torch.full((len(images),), -1, device=device) if tags is None else upload(tags, device),
+            torch.arange(numbers.start, numbers.stop, device=device),
+            settings=self._settings(),
         )
+        return Answer(logits, zero_shot, kept, Support(*support) if want_support else None)
 
-        # 4. Aggregate the cached gradients and step from the pretrained weights.
-        weights = self._weights(support)
-        gradient = self.memory.aggregate(support, weights, staged=staged).to(base.device)
-        if staged is not None:
-            self.memory.insert(staged)
-        adapted = sign_step(base, gradient, self.lr)
-
-        # 5. Predict with each image's own weights; the pretrained ones were never touched.
-        (logits,) = self._at_own_weights(images, adapted)
-        entries = _as_support(support, weights) if want_support else None
-        return Answer(logits, zero_shot, batch.keep.to(base.device), entries)
-
-    def _weights(self, support: Selection) -> Tensor:
-        log_weights = torch.zeros_like(support.distances)
-        if self.entropy_weight:
-            log_weights = log_weights - support.entropies
-        if self.similarity_weight and self.consistency:
-            log_weights = log_weights - self.beta * support.distances
-        return torch.where(support.valid, log_weights.exp(), 0)
+    def _settings(self) -> "_Settings":
+        return _Settings(
+            topk=self.topk * self._of_each,
+            beta=self.beta if self.similarity_weight and self.consistency else None,
+            lr=self.lr,
+            entropy_weight=self.entropy_weight,
+            balance=self.balance,
+            causal=self.visibility == "causal",
+            draw_seed=None if self.consistency else self.seed,
+            generation=self.memory.generation,
+        )
 
     def clear(self) -> None:
         """Empty the memory."""
@@ -186,6 +190,85 @@ class Ramen(Method):
     def memory_bytes(self) -> int:
         """What the memory takes once every queue is full."""
         return sum(self.memory.max_bytes().values())
+
+    def rehearse(self, batches: Iterable[Tensor]) -> None:
+        """Answer batches as images that may not be stored: the memory stays in place, and so do graphs of it.
+
+        Room for the full memory is made before: under traffic nothing will have to grow.
+        """
+        counts = self.images_seen, self._refused
+        with self.memory.rehearsal():
+            try:
+                for images in batches:
+                    self.predict(torch.full_like(images, torch.nan))
+            finally:
+                self.images_seen, self._refused = counts
+
+
+class _Settings(NamedTuple):
+    """What the five steps depend on beside tensors. A recording is good for one of these."""
+
+    topk: int  # of each queue
+    beta: float | None  # None: distances do not count
+    lr: float
+    entropy_weight: bool
+    balance: bool
+    causal: bool
+    draw_seed: int | None  # None: the most similar entries
+    generation: int  # of the memory's tensors
+
+
+@dataclass(frozen=True)
+class _FiveSteps:
+    """The five steps of the paper: a function of tensors, which may be recorded, on a memory in place.
+
+    It is apart from the method, which holds the recording: one that held the method would keep it alive.
+    """
+
+    classifier: ZeroShotClassifier
+    memory: Memory
+    at_pretrained_weights: Function
+    at_own_weights: Function
+    want_support: bool
+
+    def __call__(
+        self, images: Tensor, usable: Tensor, tags: Tensor, numbers: Tensor, *, settings: _Settings
+    ) -> tuple[Tensor, ...]:
+        """Logits, zero-shot logits and which images could be stored; then the parts of the ``Support``."""
+        base, memory = self.classifier.encoder.base, self.memory
+
+        # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
+        embeddings, zero_shot, entropies, gradients = self.at_pretrained_weights(images)
+        labels = zero_shot.argmax(1) if settings.balance else torch.zeros_like(usable, dtype=torch.int64)
+
+        # 2. and 3. Update the memory, retrieve each image's support set from it.
+        batch = memory.stage(labels, embeddings, gradients, entropies, tags, usable, numbers)
+        staged = batch if settings.causal else None
+        if staged is None:
+            memory.put(batch)
+        draw = None if settings.draw_seed is None else (settings.draw_seed, batch.numbers)
+        support = memory.select(embeddings, settings.topk, staged=staged, draw=draw)
+
+        # 4. Aggregate the cached gradients and step from the pretrained weights.
+        weights = _weights(support, settings)
+        gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
+        if staged is not None:
+            memory.put(staged)
+        adapted = sign_step(base, gradient, settings.lr)
+
+        # 5. Predict with each image's own weights; the pretrained ones were never touched.
+        (logits,) = self.at_own_weights(images, adapted)
+        entries = vars(_as_support(support, weights)).values() if self.want_support else ()
+        return logits, zero_shot, batch.keep.to(base.device), *entries
+
+
+def _weights(support: Selection, settings: _Settings) -> Tensor:
+    log_weights = torch.zeros_like(support.distances)
+    if settings.entropy_weight:
+        log_weights = log_weights - support.entropies
+    if settings.beta is not None:
+        log_weights = log_weights - settings.beta * support.distances
+    return torch.where(support.valid, log_weights.exp(), 0)
 
 
 def _as_support(selection: Selection, weights: Tensor) -> Support:
