@@ -71,6 +71,22 @@ def test_features_and_gradients_equal_the_modules_own(variant: str) -> None:
         torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("variant", ["clip", "no norm before"])
+def test_images_can_be_taken_up_once_for_several_passes(variant: str) -> None:
+    module = tower(**VARIANTS[variant])
+    for encoder in (AffineEncoder(module), AffineEncoder(module, fast=False)):
+        pictures, rows = images(), row_of_each(encoder)
+        shared = encoder.taken_up(pictures)
+        assert shared.shape == ((5, 26, 64) if encoder.is_fast else pictures.shape)
+        for _ in range(2):  # a pass leaves them as they were
+            assert torch.equal(encoder(shared, rows), encoder(pictures, rows))
+        leaf = rows.clone().requires_grad_()
+        one, other = (encoder.gradient(loss(encoder, x, leaf), leaf) for x in (shared, pictures))
+        assert torch.equal(one, other)
+    with pytest.raises(ValueError, match=r"images must be of shape \(B, 3, H, W\), got \(3, 35, 35\)"):
+        AffineEncoder(module)(pictures[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_other_types_agree_to_their_rounding(dtype: torch.dtype) -> None:
     module = tower(torch.float32)
@@ -174,7 +190,7 @@ def test_what_was_hung_on_a_tower_is_not_passed_over(touch: Any) -> None:
 
 
 def test_passes_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Transformer, "_tokens", lambda self, images: torch.ones(len(images), 26, 64))
+    monkeypatch.setattr(Transformer, "tokens", lambda self, images: torch.ones(len(images), 26, 64))
     with pytest.warns(UserWarning, match="written-out passes differ from it by"):
         encoder = AffineEncoder(tower(torch.float32))
     assert not encoder.is_fast

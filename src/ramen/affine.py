@@ -109,7 +109,7 @@ class AffineEncoder:
         """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder).
 
         Args:
-            images: ``(B, 3, H, W)``.
+            images: ``(B, 3, H, W)``, or what ``taken_up`` made of them.
             affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
             statistics: What BatchNorm layers normalise with; their running statistics if not given.
         """
@@ -121,6 +121,16 @@ class AffineEncoder:
         features = self.features(images, affine, statistics=statistics)
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
+    def taken_up(self, images: Tensor) -> Tensor:
+        """As much of the function as does not depend on norm parameters, for calls that share their images.
+
+        Written-out passes start from embedded patches ``(B, T, D)``; elsewhere it is the images, in the
+        encoder's type.
+        """
+        self._check_images(images)
+        images = images.to(self.device, self.dtype)
+        return images if self._transformer is None else self._transformer.tokens(images)
+
     @property
     def is_fast(self) -> bool:
         """Whether it computes by written-out passes."""
@@ -130,15 +140,7 @@ class AffineEncoder:
         self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
     ) -> Tensor:
         """The module's own output ``(B, d)``, before it is brought to unit length."""
-        if not isinstance(images, Tensor) or not images.is_floating_point():
-            came = images.dtype if isinstance(images, Tensor) else type(images).__name__
-            raise TypeError(f"images must be a float tensor, got {came}")
-        if self._owner is not None and (blind := self._probe(tuple(images.shape[1:]))):
-            raise ValueError(
-                f"norm layers {', '.join(sorted(blind))} normalise a learned constant, not the images, and "
-                "cannot be adapted for each image: construct the AffineEncoder with example=images, which "
-                "leaves them out of the flat vector"
-            )
+        self._check_images(images)
         if statistics is not None:
             statistics.check(len(images), self.base_statistics)
         return self._forward(images, self._check_affine(affine, len(images)), statistics)
@@ -226,7 +228,8 @@ class AffineEncoder:
         if image_shape is not None:
             generator = torch.Generator().manual_seed(0)
             pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
-            ours, _ = transformer.forward(pair.to(self.device, self.dtype), self.base, keep=False)
+            tokens = transformer.tokens(pair.to(self.device, self.dtype))
+            ours, _ = transformer.forward(tokens, self.base, keep=False)
             error = relative_error(ours, self._forward(pair, self.base))
             if not error <= _tolerance({self.dtype}, self.device):
                 self.path = f"plain: the written-out passes differ from it by {error:.1%}"
@@ -246,6 +249,17 @@ class AffineEncoder:
 
     # -- one call -----------------------------------------------------------------------------------
 
+    def _check_images(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            came = images.dtype if isinstance(images, Tensor) else type(images).__name__
+            raise TypeError(f"images must be a float tensor, got {came}")
+        if self._owner is not None and (blind := self._probe(tuple(images.shape[1:]))):
+            raise ValueError(
+                f"norm layers {', '.join(sorted(blind))} normalise a learned constant, not the images, and "
+                "cannot be adapted for each image: construct the AffineEncoder with example=images, which "
+                "leaves them out of the flat vector"
+            )
+
     def _check_affine(self, affine: Tensor | None, batch: int) -> Tensor:
         if affine is None:
             return self.base
@@ -260,10 +274,11 @@ class AffineEncoder:
     def _forward(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
         if self._transformer is not None and statistics is None and not images.requires_grad:
             images = images.to(self.device, self.dtype)
+            tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
             if torch.is_grad_enabled() and affine.requires_grad:
-                written_out: Tensor = TransformerPasses.apply(images, affine, self._transformer)
+                written_out: Tensor = TransformerPasses.apply(tokens, affine, self._transformer)
                 return written_out
-            return self._transformer.forward(images, affine, keep=False)[0]
+            return self._transformer.forward(tokens, affine, keep=False)[0]
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
         shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:

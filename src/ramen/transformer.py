@@ -96,6 +96,7 @@ class Transformer:
         self.pools_class_token = tower.pool_type == "tok"
         self.pools_first: bool = tower.final_ln_after_pool
         self.proj: Tensor | None = tower.proj
+        self.shifts = self._shifts()
         if len(places) != 2 * len(self.blocks) + 1 + (self.before is not None):
             raise NotCoveredError("it has norm layers beside those of a plain transformer")
 
@@ -134,11 +135,21 @@ class Transformer:
             proj_bias=proj_bias,
         )
 
+    def _shifts(self) -> list[tuple[Tensor | None, Tensor | None]]:
+        """What the biases of all products so far add to the stream at each block's norms, and at the end."""
+        shifts: list[tuple[Tensor | None, Tensor | None]] = []
+        shift: Tensor | None = None
+        for block in self.blocks:
+            between = _sum(shift, block.out_bias)
+            shifts.append((shift, between))
+            shift = _sum(between, block.proj_bias)
+        return [*shifts, (shift, None)]
+
     # -- forward ------------------------------------------------------------------------------------
 
-    def forward(self, images: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, Trace | None]:
-        """Features ``(B, d)``; with ``keep`` also what ``backward`` needs."""
-        x = self._tokens(images)
+    def forward(self, tokens: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, Trace | None]:
+        """Features ``(B, d)`` of what ``tokens`` gave; with ``keep`` also what ``backward`` needs."""
+        x = tokens
         before = None
         if self.before is None:
             x = x + self.positions
@@ -149,14 +160,22 @@ class Transformer:
         delta: Tensor | None = None
         for number, block in enumerate(self.blocks):
             last = self.pools_class_token and number == len(self.blocks) - 1
-            x, delta, trace = self._block_forward(block, x, delta, affine, keep, class_token_only=last)
             if keep:
+                x, delta, trace = self._block_forward(block, x, delta, affine, class_token_only=last)
                 kept.append(trace)
-        features, after = self._pool(x, delta, affine)
+            else:
+                x = self._block_in_place(block, x, self.shifts[number], affine, class_token_only=last)
+        features, after = self._pool(x, delta, affine, None if keep else self.shifts[-1][0])
         return features, Trace(affine, before, kept, after) if keep else None
 
-    def _tokens(self, images: Tensor) -> Tensor:
+    def are_tokens(self, images: Tensor) -> bool:
+        """Whether ``images`` is what ``tokens`` made of some."""
+        return images.ndim == 3 and images.shape[1:] == self.positions.shape
+
+    def tokens(self, images: Tensor) -> Tensor:
         """The class token and the patches, without their positions, ``(B, T, D)``."""
+        if images.ndim != 4:
+            raise ValueError(f"images must be of shape (B, 3, H, W), got {tuple(images.shape)}")
         batch, channels, height, width = images.shape
         down, across = self.patch
         rows, columns = height // down, width // across
@@ -168,25 +187,37 @@ class Transformer:
         return tokens @ self.patch_weight.T
 
     def _block_forward(
-        self,
-        block: _Block,
-        x: Tensor,
-        delta: Tensor | None,
-        affine: Tensor,
-        keep: bool,
-        class_token_only: bool,
+        self, block: _Block, x: Tensor, delta: Tensor | None, affine: Tensor, class_token_only: bool
     ) -> tuple[Tensor, Tensor, _Kept]:
+        """The stream ``x + delta`` before the block; likewise, with what is kept, behind it."""
         first = norm.forward(x, delta, affine, block.first)
-        stream = first.total
         inputs = self._attention_inputs(block, first.output, class_token_only)
-        if class_token_only:
-            stream = stream[:, :1]
-        attended = attention.forward(inputs, self.heads, keep=keep)
+        stream = first.total[:, :1] if class_token_only else first.total
+        attended = attention.forward(inputs, self.heads, keep=True)
         delta = F.linear(attended.output.detach(), block.out_weight, block.out_bias)
         second = norm.forward(stream, delta, affine, block.second)
         hidden = F.linear(second.output, block.fc_weight, block.fc_bias)
         delta = F.linear(activation.forward(hidden, self.activation), block.proj_weight, block.proj_bias)
         return second.total, delta, _Kept(first, attended, second, hidden)
+
+    def _block_in_place(
+        self,
+        block: _Block,
+        x: Tensor,
+        shifts: tuple[Tensor | None, Tensor | None],
+        affine: Tensor,
+        class_token_only: bool,
+    ) -> Tensor:
+        """The same where nothing is kept: products add to the stream, and biases stay apart from it."""
+        first = norm.forward(x, None, affine, block.first, shifts[0]).output
+        inputs = self._attention_inputs(block, first, class_token_only)
+        x = x[:, :1] if class_token_only else x
+        attended = attention.forward(inputs, self.heads, keep=False).output
+        _add_product(x, attended, block.out_weight)
+        second = norm.forward(x, None, affine, block.second, shifts[1]).output
+        hidden = activation.forward(F.linear(second, block.fc_weight, block.fc_bias), self.activation)
+        _add_product(x, hidden, block.proj_weight)
+        return x
 
     def _attention_inputs(self, block: _Block, x: Tensor, class_token_only: bool) -> tuple[Tensor, ...]:
         """Queries, keys and values in one tensor; or the class token's queries, and all keys and values."""
@@ -196,16 +227,18 @@ class Transformer:
         query_bias, other_bias = (None, None) if bias is None else (bias[:width], bias[width:])
         return F.linear(x[:, :1], weight[:width], query_bias), F.linear(x, weight[width:], other_bias)
 
-    def _pool(self, x: Tensor, delta: Tensor | None, affine: Tensor) -> tuple[Tensor, Normalised]:
+    def _pool(
+        self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Normalised]:
         if self.pools_class_token:
-            after = norm.forward(x, delta, affine, self.after)
+            after = norm.forward(x, delta, affine, self.after, shift)
             pooled = after.output[:, 0]
         elif self.pools_first:
             total = x if delta is None else x + delta
-            after = norm.forward(total[:, 1:].mean(1, keepdim=True), None, affine, self.after)
+            after = norm.forward(total[:, 1:].mean(1, keepdim=True), None, affine, self.after, shift)
             pooled = after.output[:, 0]
         else:
-            after = norm.forward(x, delta, affine, self.after)
+            after = norm.forward(x, delta, affine, self.after, shift)
             pooled = after.output[:, 1:].mean(1)
         return (pooled if self.proj is None else pooled @ self.proj), after
 
@@ -254,9 +287,9 @@ class TransformerPasses(torch.autograd.Function):
     """A ``Transformer`` as one differentiable function of the norm parameters."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, affine: Tensor, transformer: Transformer) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, affine: Tensor, transformer: Transformer) -> Tensor:
         """The features."""
-        features, ctx.trace = transformer.forward(images, affine, keep=True)
+        features, ctx.trace = transformer.forward(tokens, affine, keep=True)
         ctx.transformer = transformer
         return features
 
@@ -308,6 +341,18 @@ def _scaled(linear: nn.Linear, scale: nn.Module) -> tuple[Tensor, Tensor | None]
     weight = (linear.weight.to(wide) * gamma.to(wide)[:, None]).to(linear.weight.dtype)
     bias = None if linear.bias is None else (linear.bias.to(wide) * gamma.to(wide)).to(linear.bias.dtype)
     return weight, bias
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return one if other is None else other.to(torch.promote_types(other.dtype, torch.float32))
+    return one + other
+
+
+def _add_product(x: Tensor, inputs: Tensor, weight: Tensor) -> None:
+    """``x += inputs @ weight.T`` in one pass over ``x``, all tokens of which lie side by side, or one."""
+    rows = x[:, 0] if x.shape[1] == 1 else x.view(-1, x.shape[2])
+    rows.addmm_(inputs.flatten(0, 1), weight.T)
 
 
 def _padded(weight: Tensor) -> Tensor:

@@ -19,9 +19,11 @@ def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) ->
     delta = None if delta is None else delta.to(dtype)
     affine = random(size) if shared else random(images, size)
     for place in (norm.Place(7, 7 + width, width, 1e-5), norm.Place(7, None, width, 1e-5)):
-        one, two = norm._forward_torch(x, delta, affine, place), norm._forward_triton(x, delta, affine, place)
-        for name in ("total", "output", "mean", "scale"):
-            torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-3, atol=1e-5)
+        for shift in (random(width), None):
+            one = norm._forward_torch(x, delta, affine, place, shift)
+            two = norm._forward_triton(x, delta, affine, place, shift)
+            for name in ("total", "output", "mean", "scale"):
+                torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-3, atol=1e-5)
         gradient = random(images, tokens, width).to(dtype)
         skip = None if delta is None else random(images, tokens, width).to(dtype)
         rows = [torch.zeros(images, chunks, size) for chunks in (1, norm._chunks(images))]

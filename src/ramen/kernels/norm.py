@@ -47,7 +47,9 @@ def new_rows(affine: Tensor, images: int) -> Tensor:
     return torch.zeros((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
 
 
-def forward(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> Normalised:
+def forward(
+    x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None = None
+) -> Normalised:
     """Normalise ``x + delta``.
 
     Args:
@@ -55,10 +57,11 @@ def forward(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> No
         delta: What is added first, ``(B, T, D)``, or ``(T, D)`` for every image, or None.
         affine: The flat vector ``(G,)``, or a row for each image ``(B, G)``.
         place: Where in it.
+        shift: ``(D,)``, also added to every token, but not in ``total``: the result is for no ``backward``.
     """
     if _fused(affine):
-        return _forward_triton(x, delta, affine, place)
-    return _forward_torch(x, delta, affine, place)
+        return _forward_triton(x, delta, affine, place, shift)
+    return _forward_torch(x, delta, affine, place, shift)
 
 
 def backward(
@@ -94,9 +97,12 @@ def _part(affine: Tensor, start: int | None, width: int) -> Tensor | None:
     return part if affine.ndim == 1 else part[:, None]
 
 
-def _forward_torch(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> Normalised:
+def _forward_torch(
+    x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None
+) -> Normalised:
     total = x if delta is None else x + delta
     wide = total.to(torch.promote_types(total.dtype, torch.float32))
+    wide = wide if shift is None else wide + shift
     weight, bias = _part(affine, place.weight, place.width), _part(affine, place.bias, place.width)
     if affine.ndim == 1:
         output, mean, scale = torch.native_layer_norm(wide, [place.width], weight, bias, place.eps)
@@ -145,7 +151,9 @@ def _chunks(images: int) -> int:
     return min(_MOST_CHUNKS, max(_FEWEST_CHUNKS, _PROGRAMS // images))
 
 
-def _forward_triton(x: Tensor, delta: Tensor | None, affine: Tensor, place: Place) -> Normalised:
+def _forward_triton(
+    x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None
+) -> Normalised:
     images, tokens, width = x.shape
     tile, columns = _tile(width)
     total = x if delta is None else torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
@@ -158,6 +166,7 @@ def _forward_triton(x: Tensor, delta: Tensor | None, affine: Tensor, place: Plac
             x.stride(0),
             delta if delta is not None else x,
             delta.stride(0) if delta is not None and delta.ndim == 3 else 0,
+            shift if shift is not None else x,
             total,
             output,
             mean,
@@ -170,6 +179,7 @@ def _forward_triton(x: Tensor, delta: Tensor | None, affine: Tensor, place: Plac
             width,
             place.eps,
             HAS_DELTA=delta is not None,
+            HAS_SHIFT=shift is not None,
             HAS_WEIGHT=place.weight is not None,
             HAS_BIAS=place.bias is not None,
             TILE=tile,

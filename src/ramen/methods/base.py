@@ -239,8 +239,8 @@ class Method(ABC):
     def warm_up(self, *batch_sizes: int) -> None:
         """Answer blank batches of these sizes until nothing is left to compile or record; forget them then.
 
-        For before traffic, which then has to bring float32 images. What the method keeps is copied meanwhile,
-        or takes all the room that it will ever need (``rehearse``).
+        For before traffic. What the method keeps is copied meanwhile, or takes all the room that it will ever
+        need (``rehearse``).
         """
         sizes = [checks.integer("batch_sizes", size, 1) for size in batch_sizes]
         if self.classifier.image_size is None:

@@ -155,7 +155,7 @@ class Ramen(Method):
         device = self.memory.device
         numbers = self.memory.admit(len(images))
         logits, zero_shot, kept, *support = self._steps[want_support](
-            images,
+            images.to(self.classifier.dtype),  # one recording for images of any type
             usable,
             torch.full((len(images),), -1, device=device) if tags is None else upload(tags, device),
             torch.arange(numbers.start, numbers.stop, device=device),
@@ -238,6 +238,7 @@ class _FiveSteps:
         base, memory = self.classifier.encoder.base, self.memory
 
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
+        images = self.classifier.encoder.taken_up(images)  # once for both passes
         embeddings, zero_shot, entropies, gradients = self.at_pretrained_weights(images)
         labels = zero_shot.argmax(1) if settings.balance else torch.zeros_like(usable, dtype=torch.int64)
 

@@ -10,6 +10,7 @@ def norm_forward(
     x_stride,
     delta_pointer,
     delta_stride,
+    shift_pointer,
     total_pointer,
     output_pointer,
     mean_pointer,
@@ -22,6 +23,7 @@ def norm_forward(
     width,
     eps,
     HAS_DELTA: tl.constexpr,
+    HAS_SHIFT: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     TILE: tl.constexpr,
@@ -41,6 +43,8 @@ def norm_forward(
         rounded = x.to(total_pointer.dtype.element_ty)  # what is stored is what is normalised
         tl.store(total_pointer + place, rounded, mask=inside)
         x = rounded.to(tl.float32)
+    if HAS_SHIFT:
+        x += tl.load(shift_pointer + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     mean = tl.sum(x, 1) / width
     centred = tl.where(inside, x - mean[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / width + eps)
