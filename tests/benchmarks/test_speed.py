@@ -1,6 +1,7 @@
 """The speed benchmark on a small tower, and its slow twin against the method."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -31,7 +32,13 @@ def test_every_part_is_timed(speed, monkeypatch, tmp_path):
     (setting,) = json.loads(out.read_text())["settings"].values()
     rows = {row["what"]: row for row in setting["rows"]}
     assert rows["forward, the module's own"]["forwards"] == 1
-    for name in ("ramen, a plain loop", "ramen, sign", "ramen, fp16, cpu", "ramen, sign, batch 8", "tent"):
+    for name in (
+        "ramen, a plain loop, batch 5",
+        "ramen, sign",
+        "ramen, fp16, cpu",
+        "ramen, sign, batch 8",
+        "tent",
+    ):
         row = rows[name]
         images = 8 if "batch 8" in name else 5
         assert row["images_a_second"] == pytest.approx(1000 * images / row["milliseconds"])
@@ -59,6 +66,14 @@ def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
     assert "cifar100c: ViT-B-16, 100 classes, capacity 750, topk 5, batch 100" in page
     assert "| ramen | 25.00 | 4,000 | 2.50 |  | 1.00 MiB |" in page
     assert "| ramen | 0.25 |" in page
+
+
+def test_slow_calls_are_timed_less_often(speed):
+    calls = []
+    clock = speed.Clock(torch.device("cpu"), repeats=50, rounds=1, seconds=0.05)
+    spent = clock(lambda: calls.append(time.sleep(0.01)))
+    assert spent >= 10
+    assert 5 <= len(calls) <= 9
 
 
 def test_the_memory_is_full_before_it_is_timed(speed):
