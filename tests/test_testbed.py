@@ -59,6 +59,35 @@ def plain_tower(config: dict) -> tuple[torch.nn.Module, torch.Tensor]:
     return tower, torch.nn.functional.normalize(text.mean(1), dim=-1)
 
 
+def with_the_modules_own_passes(classifier: ramen.ZeroShotClassifier) -> ramen.ZeroShotClassifier:
+    tower, _ = plain_tower(json.loads((TESTBED / "config.json").read_text()))
+    embeddings, scale = classifier.template_embeddings, classifier.logit_scale
+    like = {"device": classifier.device, "dtype": classifier.dtype}
+    return ramen.ZeroShotClassifier(tower, embeddings, scale, compile=False, **like)
+
+
+def test_written_out_passes_give_the_modules_logits(bench) -> None:
+    classifier, stream = bench
+    assert classifier.encoder.is_fast
+    plain = with_the_modules_own_passes(classifier)
+    images = classifier.preprocess(stream.read(slice(0, 200)))
+    ours, own = (clf.logits(clf.encode(images)) for clf in (classifier, plain))
+    torch.testing.assert_close(ours, own, rtol=0, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_written_out_passes_give_the_modules_answers_in_half_precision(bench) -> None:
+    """The whole stream, in which every answer depends on the gradients of those before it."""
+    _, stream = bench
+    fast = load_model(MODEL, stream.dataset.classes, device="cuda", dtype="float16")
+    answers = []
+    for classifier in (fast, with_the_modules_own_passes(fast)):
+        method = ramen.create("ramen", classifier, capacity=750, topk=50, lr=2e-2)
+        batches = (fast.preprocess(stream.read(batch)) for batch in stream.batches(100))
+        answers.append(torch.cat([method.predict(images).labels for images in batches]))
+    assert (answers[0] == answers[1]).float().mean() >= 0.995
+
+
 def test_causal_labels_are_the_same_at_every_batch_size(bench) -> None:
     classifier, stream = bench
     images = classifier.preprocess(stream.read(slice(0, 300)))
