@@ -363,23 +363,23 @@ def main() -> None:
         return
     given = {name: getattr(arguments, name) for name in ("model", "classes", "capacity", "topk", "batch")}
     changes = {name: value for name, value in given.items() if value is not None}
+    about = {
+        "hardware": provenance.hardware(torch.device(arguments.device)),
+        "versions": provenance.versions(),
+        "dtype": arguments.dtype,
+    }
     for name in arguments.setting or SETTINGS:
         bench = Bench(replace(SETTINGS[name], **changes), arguments, console)
-        for what in [w for w in WHAT if w in (arguments.what or WHAT)]:
-            getattr(bench, what)()
         results[name] = {
             "setting": vars(bench.setting),
             "path": bench.classifier.encoder.path,
             "rows": bench.rows,
         }
+        for what in [w for w in WHAT if w in (arguments.what or WHAT)]:
+            getattr(bench, what)()
+            if arguments.out is not None:  # what was measured is not lost if the rest is cut off
+                arguments.out.write_text(json.dumps({**about, "settings": results}, indent=1) + "\n")
         print_tables(console, tables({name: results[name]}))
-    if arguments.out is not None:
-        about = {
-            "hardware": provenance.hardware(torch.device(arguments.device)),
-            "versions": provenance.versions(),
-            "dtype": arguments.dtype,
-        }
-        arguments.out.write_text(json.dumps({**about, "settings": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

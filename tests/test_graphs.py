@@ -1,6 +1,7 @@
 """Recorded functions: the same answers, the right moment, nothing without a GPU."""
 
 import gc
+import threading
 import warnings
 import weakref
 
@@ -47,11 +48,11 @@ class PlainGraph:
 
 
 class ScarceRecorder(Recorder):
-    """Notes what it is asked for; there is memory for so many graphs."""
+    """Notes what it is asked for; so many graphs can be recorded, and then comes an error."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, error: type[Exception] = torch.OutOfMemoryError) -> None:
         super().__init__()
-        self.room = room
+        self.room, self.error = room, error
         self.asked: list[int] = []  # the sizes
 
     def records_on(self, device: torch.device) -> bool:
@@ -60,7 +61,7 @@ class ScarceRecorder(Recorder):
     def graph(self, function: graphs.Function, tensors: tuple[Tensor, ...]) -> PlainGraph:
         self.asked.append(len(tensors[0]))
         if not self.room:
-            raise torch.OutOfMemoryError("no room")
+            raise self.error("no room")
         self.room -= 1
         return PlainGraph(function)
 
@@ -79,8 +80,9 @@ def test_other_keyword_arguments_end_all_recordings() -> None:
     assert recorder.asked == [3, 3, 3]
 
 
-def test_without_room_for_a_graph_the_function_itself_is_called() -> None:
-    recorder = ScarceRecorder(room=1)
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_where_no_graph_can_be_recorded_the_function_itself_is_called(error: type[Exception]) -> None:
+    recorder = ScarceRecorder(room=1, error=error)
     recorded = recorder.record(scaled)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -90,7 +92,8 @@ def test_without_room_for_a_graph_the_function_itself_is_called() -> None:
                     assert recorded(torch.ones(size), factor=factor)[0].tolist() == [factor] * size
     assert recorder.asked == [3, 4, 3, 4]  # once each, and again for another factor
     (warning,) = caught
-    assert "too little GPU memory is left to record a CUDA graph" in str(warning.message)
+    assert "no CUDA graph could be recorded" in str(warning.message)
+    assert "no room" in str(warning.message)
 
 
 # -- whole steps of Ramen -----------------------------------------------------------------------------
@@ -335,10 +338,47 @@ def test_a_recording_that_does_not_fit_is_done_without() -> None:
 
     recorded = Recorder().record(greedy)
     inputs = [torch.full((3,), float(number), device="cuda") for number in range(6)]
-    with pytest.warns(UserWarning, match="too little GPU memory is left to record"):
+    with pytest.warns(UserWarning, match="no CUDA graph could be recorded"):
         outputs = [recorded(x)[0] for x in inputs]
     assert all(torch.equal(y, 2 * x) for x, y in zip(inputs, outputs, strict=True))
     assert len(calls) == 7  # one of them was the recording
+
+
+@pytest.mark.gpu
+def test_a_recording_that_goes_wrong_leaves_everything_as_it_was() -> None:
+    def waiting(x: Tensor) -> tuple[Tensor, ...]:
+        return (x * float(x.sum()),)  # waits for the device, which no recording can
+
+    stream, x = torch.cuda.current_stream(), torch.ones(3, device="cuda")
+    recorded, fine = Recorder().record(waiting), Recorder().record(scaled)
+    with pytest.warns(UserWarning, match="no CUDA graph could be recorded"):
+        outputs = [recorded(x)[0].tolist() for _ in range(6)]
+    assert outputs == [[3.0] * 3] * 6
+    assert torch.cuda.current_stream() == stream
+    assert [fine(x, factor=2.0)[0].tolist() for _ in range(6)] == [[2.0] * 3] * 6
+    assert all(fine._graphs.values())
+
+
+@pytest.mark.gpu
+def test_other_threads_may_allocate_while_a_graph_is_recorded() -> None:
+    done = threading.Event()
+
+    def prepare_batches() -> None:
+        while not done.is_set():
+            torch.zeros(50_000_000, dtype=torch.uint8).pin_memory().to("cuda", non_blocking=True)
+            torch.cuda.empty_cache()  # so that the next one is a new allocation
+
+    thread = threading.Thread(target=prepare_batches)
+    thread.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(5):
+                method = ramen.create("ramen", testing.small_classifier(device="cuda"), capacity=5, topk=2)
+                method.warm_up(4)
+    finally:
+        done.set()
+        thread.join()
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -17,6 +18,8 @@ from torch import Tensor
 
 CALLS_TO_RECORD = 3  # the first ones are as usual: kernels are compiled and chosen, which cannot be recorded
 _MOST_SHAPES = 8  # of a function
+
+_RECORDING = Lock()  # one at a time in the whole process, as CUDA wants it
 
 Function = Callable[..., tuple[Tensor, ...]]
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -62,16 +65,16 @@ class Recorder:
         self._alive.add(graph)
         return graph
 
-    def graph_if_it_fits(self, function: Function, tensors: tuple[Tensor, ...]) -> Graph | None:
-        """Likewise; None, with a warning at the first time, where the device has too little memory for it."""
+    def graph_if_possible(self, function: Function, tensors: tuple[Tensor, ...]) -> Graph | None:
+        """Likewise; where that fails, None, with a warning at the first time: a stream goes on without."""
         try:
             return self.graph(function, tensors)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:  # too little memory is one
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    "too little GPU memory is left to record a CUDA graph: batches of this size are answered "
-                    "without one, which is slower for small batches",
+                    "no CUDA graph could be recorded: batches of this size are answered without one, "
+                    f"which is slower for small batches ({error})",
                     stacklevel=3,
                 )
             return None
@@ -85,7 +88,7 @@ class Recorded:
         self.function = function
         self._frozen: dict[str, Hashable] = {}
         self._calls: dict[Shapes, int] = {}
-        self._graphs: dict[Shapes, Graph | None] = {}  # None: it did not fit
+        self._graphs: dict[Shapes, Graph | None] = {}  # None: it could not be recorded
 
     def __call__(self, *tensors: Tensor, **frozen: Hashable) -> tuple[Tensor, ...]:
         """What the function returns.
@@ -106,7 +109,7 @@ class Recorded:
             calls = self._calls[shapes] = self._calls.get(shapes, 0) + 1
             if calls < CALLS_TO_RECORD or len(self._graphs) >= _MOST_SHAPES:
                 return function(*tensors)
-            self._graphs[shapes] = self.recorder.graph_if_it_fits(function, tensors)
+            self._graphs[shapes] = self.recorder.graph_if_possible(function, tensors)
         graph = self._graphs[shapes]
         return function(*tensors) if graph is None else graph.replay(tensors)
 
@@ -115,24 +118,34 @@ class _CudaGraph:
     def __init__(self, pool: Any, function: Function, tensors: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(tensor.clone() for tensor in tensors)
         self._graph = torch.cuda.CUDAGraph()
-        fits = True
-        with (
-            _no_garbage_collection(),
-            torch.cuda.device(tensors[0].device),
-            torch.cuda.graph(self._graph, pool=pool),
-        ):
-            try:
-                self._outputs = function(*self._inputs)
-            except torch.OutOfMemoryError:  # the recording has to end in order
-                fits = False
-        if not fits:
-            raise torch.OutOfMemoryError("the graph needs more memory than is left on the device")
+        with _recording(self._graph, pool, tensors[0].device):
+            self._outputs = function(*self._inputs)
 
     def replay(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         for place, tensor in zip(self._inputs, tensors, strict=True):
             place.copy_(tensor)
         self._graph.replay()
         return tuple(output.clone() for output in self._outputs)  # the next replay writes into the same place
+
+
+@contextmanager
+def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
+    """A block whose kernels go into ``graph``, or an error with everything as it was."""
+    failure: RuntimeError | None = None
+    with (
+        _RECORDING,
+        _no_garbage_collection(),
+        torch.cuda.device(device),
+        torch.cuda.stream(torch.cuda.current_stream(device)),  # back to it, also if a recording ends badly
+        # other threads may go on and allocate: they prepare the batches to come
+        torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+    ):
+        try:
+            yield
+        except RuntimeError as error:  # the recording has to end in order
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 @contextmanager
