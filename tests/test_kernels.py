@@ -34,6 +34,13 @@ def test_sums(name: str, shape: tuple, exact: bool) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", codecs.CODECS)
+def test_sums_of_many_rows(name: str) -> None:
+    for picked in (75, 500):
+        kernel_checks.check_sums(name, (39_936, [768] * 52), True, "cuda", picked)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_sums_from_host_memory(name: str) -> None:
     host = hostmemory.shared_zeros((2**20,), torch.uint8, torch.device("cuda"))
     assert host.is_pinned()

@@ -1,8 +1,9 @@
 """Weighted sums straight from stored rows: for every query, its own rows with its own weights.
 
 One program sums one piece of one query's row, in registers, in the order of its picks. Programs of one piece
-run side by side for all queries, so that rows which several queries share come from the cache. The torch for
-it is ``_gathered`` in ``ramen.aggregate``.
+run side by side for all queries, so that rows which several queries share come from the cache. Where queries
+are few, the picks of each are shared out among several programs, whose sums are added. The torch for it is
+``_gathered`` in ``ramen.aggregate``.
 """
 
 import torch
@@ -15,6 +16,8 @@ from ramen.codecs import PackedCodec
 from ramen.kernels import OPTIONS, on
 
 _UNROLLED = 4  # rows whose loads are under way together
+_PROGRAMS = 500  # as many keep a GPU busy
+_FEWEST_PICKS = 16  # of a program
 _COLUMNS = 512  # of a piece of floating-point rows
 _WORDS = 128  # of a piece of packed rows; one a thread, so that no word has to move between threads
 
@@ -22,14 +25,17 @@ _WORDS = 128  # of a piece of packed rows; one a thread, so that no word has to 
 @triton.jit
 def _float_kernel(
     stored, places, weights, out,
-    picks, columns, stored_stride, out_stride,
+    picks, columns, stored_stride, out_stride, share_stride,
     COLUMNS: tl.constexpr, UNROLLED: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    share = tl.program_id(2).to(tl.int64)
     inside = column < columns
-    places += query * picks
-    weights += query * picks
+    first_pick = (query * tl.num_programs(2) + share) * picks
+    places += first_pick
+    weights += first_pick
+    out += share * share_stride
     total = tl.zeros((COLUMNS,), tl.float32)
     for first in range(0, picks, UNROLLED):
         for step in tl.static_range(UNROLLED):
@@ -43,7 +49,7 @@ def _float_kernel(
 @triton.jit
 def _packed_kernel(
     words, scales, places, rows, weights, unit_block, unit_start, unit_stop, out,
-    picks, first_unit, row_words, words_stride, scales_stride, out_stride,
+    picks, first_unit, row_words, words_stride, scales_stride, out_stride, share_stride,
     BITS: tl.constexpr, WORDS: tl.constexpr, UNROLLED: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
@@ -52,9 +58,12 @@ def _packed_kernel(
     unit = first_unit + word // BITS  # 32 values of BITS bits are BITS words of 32 bits
     block = tl.load(unit_block + unit, mask=inside, other=0)
     code = tl.arange(0, 32 // BITS)
-    places += query * picks
-    rows += query * picks
-    weights += query * picks
+    share = tl.program_id(2).to(tl.int64)
+    first_pick = (query * tl.num_programs(2) + share) * picks
+    places += first_pick
+    rows += first_pick
+    weights += first_pick
+    out += share * share_stride
     total = tl.zeros((32 // BITS, WORDS), tl.float32)
     for first in range(0, picks, UNROLLED):
         for step in tl.static_range(UNROLLED):
@@ -86,14 +95,19 @@ def float_sums(stored: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> 
         weights: ``(Q, S)`` in fp32.
         out: ``(Q, columns)`` in fp32.
     """
-    places, weights = _padded(places), _padded(weights)
     columns = stored.shape[1]
+    pieces = triton.cdiv(columns, _COLUMNS)
+    shares = _shares(places, pieces)
+    places, weights = _shared_out(shares, places), _shared_out(shares, weights)
+    sums = out[None] if shares == 1 else out.new_empty(shares, *out.shape)
     with on(weights.device):
-        _float_kernel[len(places), triton.cdiv(columns, _COLUMNS)](
-            stored, places, weights, out,
-            places.shape[1], columns, stored.stride(0), out.stride(0),
+        _float_kernel[len(places), pieces, shares](
+            stored, places, weights, sums,
+            places.shape[1] // shares, columns, stored.stride(0), sums.stride(1), sums.stride(0),
             COLUMNS=_COLUMNS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
+    if shares > 1:
+        out.copy_(sums.sum(0))
 
 
 def packed_sums(
@@ -120,16 +134,28 @@ def packed_sums(
     """
     words = stored.view(torch.int32)
     tables = codec.blocks.tables(weights.device)
-    places, rows, weights = _padded(places), _padded(rows), _padded(weights)
+    pieces = triton.cdiv(words.shape[1], _WORDS)
+    # a cut leaves the columns of the others alone, so its sums have to go where they belong at once
+    shares = _shares(places, pieces) if stored.shape[1] == codec.width else 1
+    places, rows, weights = (_shared_out(shares, picks) for picks in (places, rows, weights))
+    sums = out[None] if shares == 1 else out.new_empty(shares, *out.shape)
     with on(weights.device):
-        _packed_kernel[len(places), triton.cdiv(words.shape[1], _WORDS)](
-            words, scales, places, rows, weights, tables.block, tables.start, tables.stop, out,
-            places.shape[1], first // codec.unit_width, words.shape[1],
-            words.stride(0), scales.stride(0), out.stride(0),
+        _packed_kernel[len(places), pieces, shares](
+            words, scales, places, rows, weights, tables.block, tables.start, tables.stop, sums,
+            places.shape[1] // shares, first // codec.unit_width, words.shape[1],
+            words.stride(0), scales.stride(0), sums.stride(1), sums.stride(0),
             BITS=codec.bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
+    if shares > 1:
+        out.copy_(sums.sum(0))
 
 
-def _padded(picks: Tensor) -> Tensor:
-    """Zeros behind, so that no query has a rest: row 0 with weight 0."""
-    return F.pad(picks, (0, -picks.shape[1] % _UNROLLED)).contiguous()
+def _shares(places: Tensor, pieces: int) -> int:
+    """Among how many programs the picks of a query are shared out."""
+    queries, picks = places.shape
+    return max(1, min(_PROGRAMS // (queries * pieces), picks // _FEWEST_PICKS))
+
+
+def _shared_out(shares: int, picks: Tensor) -> Tensor:
+    """Zeros behind, so that all shares are alike and have no rest: row 0 with weight 0."""
+    return F.pad(picks, (0, -picks.shape[1] % (shares * _UNROLLED))).contiguous()
