@@ -68,6 +68,14 @@ def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
     assert "| ramen | 0.25 |" in page
 
 
+def test_random_images_retrieve_different_entries(speed):
+    tower = speed.random_tower(speed.Setting("ViT-S-32-alt", 3, 7, 2, 5), "cpu")
+    images = torch.randn(8, 3, 224, 224, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        cosines = torch.nn.functional.normalize(tower(images), dim=1)
+    assert (cosines @ cosines.T).fill_diagonal_(0).max() < 0.5
+
+
 def test_slow_calls_are_timed_less_often(speed):
     calls = []
     clock = speed.Clock(torch.device("cpu"), repeats=50, rounds=1, seconds=0.05)
