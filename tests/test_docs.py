@@ -1,11 +1,14 @@
 """What the pages say is what the program says."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from conftest import load_benchmark
 
 import ramen
+from ramen.experiments.tables import markdown_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -26,3 +29,11 @@ def test_links_inside_the_project_lead_somewhere(page):
     path = DOCS.parent / page
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_page_of_performance_shows_the_committed_results(monkeypatch):
+    monkeypatch.syspath_prepend("benchmarks")
+    speed = load_benchmark("speed")
+    results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
+    page = (DOCS / "performance.md").read_text()
+    assert markdown_page(speed.tables(results["settings"])).strip() in page
