@@ -468,7 +468,7 @@ def test_a_steady_stream_is_replayed_without_waiting(parameters: dict, support: 
 
 @pytest.mark.gpu
 def test_a_memory_without_triton_is_recorded_where_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "usable_on", lambda device: False)
+    monkeypatch.setattr(kernels, "usable_on", lambda device, least=None: False)
     clf = testing.small_classifier(device="cuda")
     assert isinstance(ramen.create("ramen", clf, codec="fp16")._steps[False], Recorded)
     assert not isinstance(ramen.create("ramen", clf, codec="sign")._steps[False], Recorded)

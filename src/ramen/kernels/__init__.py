@@ -28,9 +28,9 @@ def on(device: torch.device) -> AbstractContextManager[object]:
 
 
 @cache
-def usable_on(device: torch.device) -> bool:
-    """Whether Triton can compile for this device."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0) and available()
+def usable_on(device: torch.device, least: tuple[int, int] = (7, 0)) -> bool:
+    """Whether Triton can compile for this device, and the device is of the ``least`` generation or later."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= least and available()
 
 
 @cache
