@@ -95,7 +95,7 @@ class FloatCodec(Codec):
         """Brings the largest number of a row to 1 before it is rounded to fp16."""
         if self.dtype == torch.float32:
             return gradients.to(self.dtype), gradients.new_ones(len(gradients), dtype=torch.float32)
-        largest = gradients.abs().amax(dim=1).clamp_min(_TINY)
+        largest = torch.linalg.vector_norm(gradients, torch.inf, dim=1).clamp_min(_TINY)
         return (gradients / largest[:, None]).to(self.dtype), largest.float()
 
     def fold(self, weights: Tensor, scales: Tensor, rows: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
 
 def _pack_signs(negative: Tensor) -> Tensor:
     bit = torch.arange(8, dtype=torch.uint8, device=negative.device)
-    eights = negative.reshape(len(negative), -1, 8).to(torch.uint8)
+    eights = negative.reshape(len(negative), -1, 8).view(torch.uint8)
     return (eights << bit).sum(2, dtype=torch.uint8)
 
 

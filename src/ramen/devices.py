@@ -76,7 +76,8 @@ def finite_rows(tensor: Tensor) -> Tensor:
     >>> finite_rows(torch.tensor([[1.0, -3e38], [torch.inf, 0.0], [0.0, torch.nan]])).tolist()
     [True, False, False]
     """
-    return tensor.flatten(1).abs().amax(1) < torch.inf
+    largest: Tensor = torch.linalg.vector_norm(tensor.flatten(1), torch.inf, dim=1)
+    return largest < torch.inf
 
 
 def free_bytes(device: torch.device) -> int | None:
