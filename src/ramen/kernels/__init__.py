@@ -33,6 +33,15 @@ def usable_on(device: torch.device, least: tuple[int, int] = (7, 0)) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= least and available()
 
 
+def power_of_two(size: int) -> int:
+    """The smallest one that holds ``size``: tiles have such sides.
+
+    >>> power_of_two(197), power_of_two(64)
+    (256, 64)
+    """
+    return 1 << (size - 1).bit_length()
+
+
 @cache
 def load(name: str) -> Any:
     """The module of Triton programs of that name; imported here, as the CPU does without Triton."""

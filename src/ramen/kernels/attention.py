@@ -117,4 +117,4 @@ def _launch(qkv: Tensor, heads: int) -> tuple[tuple[int, int], dict[str, int]]:
 
 def _holding(tokens: int) -> int:
     """The smallest side of a tile for so many tokens."""
-    return max(_LEAST, 1 << (tokens - 1).bit_length()) if tokens else 0
+    return max(_LEAST, kernels.power_of_two(tokens)) if tokens else 0

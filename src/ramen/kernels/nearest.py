@@ -86,12 +86,8 @@ def _nearest_triton(
             HAS_REST=len(products) > batch,
             REST_SCALE=halves.REST_SCALE,
             TOPK=topk,
-            SLOTS=_power_of_two(slots),
-            WIDTH=_power_of_two(width),
+            SLOTS=kernels.power_of_two(slots),
+            WIDTH=kernels.power_of_two(width),
             num_warps=4,
         )
     return rows, valid, apart
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()

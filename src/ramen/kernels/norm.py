@@ -143,8 +143,15 @@ _WARPS = 4  # measured: with 8 the backward pass takes twice as long
 
 def _tile(width: int) -> tuple[int, int]:
     """Tokens at a time and columns, a power of two, of one program."""
-    columns = 1 << (width - 1).bit_length()
+    columns = kernels.power_of_two(width)
     return max(1, 2048 // columns), columns
+
+
+def _options(place: Place) -> dict[str, int]:
+    """What every program is told of its layer and of its tile."""
+    tile, columns = _tile(place.width)
+    has = {"HAS_WEIGHT": place.weight is not None, "HAS_BIAS": place.bias is not None}
+    return {**has, "TILE": tile, "COLUMNS": columns, "num_warps": _WARPS}
 
 
 def _chunks(images: int) -> int:
@@ -155,7 +162,7 @@ def _forward_triton(
     x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None
 ) -> Normalised:
     images, tokens, width = x.shape
-    tile, columns = _tile(width)
+    tile, _ = _tile(width)
     total = x if delta is None else torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     output = torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     mean = torch.empty((images, tokens), dtype=torch.float32, device=x.device)
@@ -180,11 +187,7 @@ def _forward_triton(
             place.eps,
             HAS_DELTA=delta is not None,
             HAS_SHIFT=shift is not None,
-            HAS_WEIGHT=place.weight is not None,
-            HAS_BIAS=place.bias is not None,
-            TILE=tile,
-            COLUMNS=columns,
-            num_warps=_WARPS,
+            **_options(place),
         )
     return Normalised(total, output, mean, scale)
 
@@ -193,7 +196,7 @@ def _backward_triton(
     gradient: Tensor, saved: Normalised, affine: Tensor, place: Place, skip: Tensor | None, rows: Tensor
 ) -> Tensor:
     images, tokens, width = gradient.shape
-    tile, columns = _tile(width)
+    tile, _ = _tile(width)
     chunks = min(rows.shape[1], -(-tokens // tile))
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
     with kernels.on(affine.device):
@@ -217,10 +220,6 @@ def _backward_triton(
             width,
             -(-tokens // (chunks * tile)) * tile,
             HAS_SKIP=skip is not None,
-            HAS_WEIGHT=place.weight is not None,
-            HAS_BIAS=place.bias is not None,
-            TILE=tile,
-            COLUMNS=columns,
-            num_warps=_WARPS,
+            **_options(place),
         )
     return total

@@ -6,6 +6,9 @@ are few, the picks of each are shared out among several programs, whose sums are
 ``_gathered`` in ``ramen.aggregate``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 import triton
@@ -99,15 +102,12 @@ def float_sums(stored: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> 
     pieces = triton.cdiv(columns, _COLUMNS)
     shares = _shares(places, pieces)
     places, weights = _shared_out(shares, places), _shared_out(shares, weights)
-    sums = out[None] if shares == 1 else out.new_empty(shares, *out.shape)
-    with on(weights.device):
+    with on(weights.device), _added_up(out, shares) as sums:
         _float_kernel[len(places), pieces, shares](
             stored, places, weights, sums,
             places.shape[1] // shares, columns, stored.stride(0), sums.stride(1), sums.stride(0),
             COLUMNS=_COLUMNS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
-    if shares > 1:
-        out.copy_(sums.sum(0))
 
 
 def packed_sums(
@@ -138,22 +138,30 @@ def packed_sums(
     # a cut leaves the columns of the others alone, so its sums have to go where they belong at once
     shares = _shares(places, pieces) if stored.shape[1] == codec.width else 1
     places, rows, weights = (_shared_out(shares, picks) for picks in (places, rows, weights))
-    sums = out[None] if shares == 1 else out.new_empty(shares, *out.shape)
-    with on(weights.device):
+    with on(weights.device), _added_up(out, shares) as sums:
         _packed_kernel[len(places), pieces, shares](
             words, scales, places, rows, weights, tables.block, tables.start, tables.stop, sums,
             places.shape[1] // shares, first // codec.unit_width, words.shape[1],
             words.stride(0), scales.stride(0), sums.stride(1), sums.stride(0),
             BITS=codec.bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
-    if shares > 1:
-        out.copy_(sums.sum(0))
 
 
 def _shares(places: Tensor, pieces: int) -> int:
     """Among how many programs the picks of a query are shared out."""
     queries, picks = places.shape
     return max(1, min(_PROGRAMS // (queries * pieces), picks // _FEWEST_PICKS))
+
+
+@contextmanager
+def _added_up(out: Tensor, shares: int) -> Iterator[Tensor]:
+    """Room for the sums of each share, ``(shares, *out.shape)``; behind the block ``out`` has them all."""
+    if shares == 1:
+        yield out[None]
+        return
+    sums = out.new_empty(shares, *out.shape)
+    yield sums
+    out.copy_(sums.sum(0))
 
 
 def _shared_out(shares: int, picks: Tensor) -> Tensor:
