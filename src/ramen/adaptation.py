@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from ramen.classifier import ZeroShotClassifier
+from ramen.devices import finite_or_zero
 from ramen.objectives import entropy, mean_entropy
 from ramen.statistics import Statistics, of_batch
 
 
 def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
     """One SignSGD step; a coordinate whose gradient is not finite stays where it is."""
-    direction = torch.sign(torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
+    direction = torch.sign(finite_or_zero(gradient))
     return affine - lr * direction.to(affine.dtype)
 
 

@@ -70,6 +70,15 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
+def finite_or_zero(tensor: Tensor) -> Tensor:
+    """Zeros in place of what is not finite.
+
+    >>> finite_or_zero(torch.tensor([1.0, torch.inf, -torch.inf, torch.nan])).tolist()
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+
+
 def finite_rows(tensor: Tensor) -> Tensor:
     """For each row whether all its numbers are finite, with fewer kernels than ``torch.isfinite`` starts.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ramen import checks, graphs
 from ramen.classifier import ZeroShotClassifier
-from ramen.devices import finite_rows, plain_numerics
+from ramen.devices import finite_or_zero, finite_rows, plain_numerics
 from ramen.methods import state as state_format
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -211,7 +211,7 @@ class Method(ABC):
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
         home, device = images.device, self.classifier.device
         with plain_numerics(), torch.no_grad():
-            given, images = images, torch.nan_to_num(images, nan=0.0, posinf=0.0, neginf=0.0)
+            given, images = images, finite_or_zero(images)
             usable = (images == given).flatten(1).all(1)
             images = images.to(device)
             answer = self.adapt(images, usable.to(device), tags, return_support)
@@ -226,7 +226,7 @@ class Method(ABC):
         def computed() -> Tensor:
             with plain_numerics(), torch.no_grad():
                 logits = zero_shot if isinstance(zero_shot, Tensor) else zero_shot()
-                return torch.nan_to_num(logits, nan=0.0, posinf=0.0, neginf=0.0).to(home)
+                return finite_or_zero(logits).to(home)
 
         logits = answer.logits
         if isinstance(zero_shot, Tensor) or not usable.all():

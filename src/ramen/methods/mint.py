@@ -15,6 +15,7 @@ from ramen import checks
 from ramen.adaptation import joint_gradient, refuse_overflowing
 from ramen.class_means import ClassMeans, membership
 from ramen.classifier import ZeroShotClassifier
+from ramen.devices import finite_or_zero
 from ramen.methods.base import Answer, Method, MethodInfo
 from ramen.methods.registry import register
 from ramen.optim import AdamState, adam_step
@@ -102,7 +103,7 @@ class Mint(Method):
 
         # 2. The mean of all batches' gradients, and one step of a fresh Adam along it.
         batches = self._batches + usable.any()
-        change = (torch.nan_to_num(gradient, 0.0, 0.0, 0.0) - self._gradient) / batches.clamp_min(1)
+        change = (finite_or_zero(gradient) - self._gradient) / batches.clamp_min(1)
         mean_gradient = self._gradient + torch.where(usable.any(), change, 0)
         adapted, _ = adam_step(base, mean_gradient, AdamState.zero(base), self.lr)
 
