@@ -8,7 +8,7 @@ The same numbers as the module's own forward pass and autograd, from the module'
 - where the tower pools the class token, the last block computes that token alone beyond keys and values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,15 +135,13 @@ class Transformer:
             proj_bias=proj_bias,
         )
 
-    def _shifts(self) -> list[tuple[Tensor | None, Tensor | None]]:
-        """What the biases of all products so far add to the stream at each block's norms, and at the end."""
-        shifts: list[tuple[Tensor | None, Tensor | None]] = []
-        shift: Tensor | None = None
+    def _shifts(self) -> list[Tensor | None]:
+        """What the biases of all products so far add to the stream: at each block's two norms, at the end."""
+        shifts: list[Tensor | None] = [None]
         for block in self.blocks:
-            between = _sum(shift, block.out_bias)
-            shifts.append((shift, between))
-            shift = _sum(between, block.proj_bias)
-        return [*shifts, (shift, None)]
+            shifts.append(_sum(shifts[-1], block.out_bias))
+            shifts.append(_sum(shifts[-1], block.proj_bias))
+        return shifts
 
     # -- forward ------------------------------------------------------------------------------------
 
@@ -164,8 +162,9 @@ class Transformer:
                 x, delta, trace = self._block_forward(block, x, delta, affine, class_token_only=last)
                 kept.append(trace)
             else:
-                x = self._block_in_place(block, x, self.shifts[number], affine, class_token_only=last)
-        features, after = self._pool(x, delta, affine, None if keep else self.shifts[-1][0])
+                shifts = self.shifts[2 * number : 2 * number + 2]
+                x = self._block_in_place(block, x, shifts, affine, class_token_only=last)
+        features, after = self._pool(x, delta, affine, None if keep else self.shifts[-1])
         return features, Trace(affine, before, kept, after) if keep else None
 
     def are_tokens(self, images: Tensor) -> bool:
@@ -204,7 +203,7 @@ class Transformer:
         self,
         block: _Block,
         x: Tensor,
-        shifts: tuple[Tensor | None, Tensor | None],
+        shifts: Sequence[Tensor | None],
         affine: Tensor,
         class_token_only: bool,
     ) -> Tensor:
