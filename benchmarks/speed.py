@@ -14,8 +14,9 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +64,30 @@ SETTINGS = {
 # -- what is measured -------------------------------------------------------------------------------
 
 
-def random_tower(setting: Setting, device: str) -> Any:
-    """A tower to which random images look different, as pictures do to a trained one.
+@cache
+def random_tower(model: str, device: str) -> Any:
+    """A tower, on the CPU, to which random images look different, as pictures do to a trained one.
 
     With fresh weights all embeddings point in one direction: every image would retrieve the same entries, and
     reading them would cost next to nothing. Here the last norm's bias takes away what they have in common.
     """
     torch.manual_seed(0)
-    tower = open_clip.create_model(setting.model).visual.eval().to(device)
+    tower = open_clip.create_model(model).visual.eval().to(device)
     outputs: list[Tensor] = []
     hook = tower.ln_post.register_forward_hook(lambda layer, given, output: outputs.append(output))
     with torch.no_grad():
         tower(torch.randn(32, 3, *tower.image_size, device=device))
         hook.remove()
         tower.ln_post.bias -= outputs[0][:, 0].mean(0)  # the class token's
-    return tower
+    return tower.cpu()  # what is measured is not to hold it
 
 
 def random_classifier(
     setting: Setting, device: str, dtype: str, compile: bool | str
 ) -> ramen.ZeroShotClassifier:
-    tower = random_tower(setting, device)
-    embeddings = F.normalize(torch.randn(setting.classes, tower.output_dim), dim=-1)
+    tower = random_tower(setting.model, device)
+    generator = torch.Generator().manual_seed(0)
+    embeddings = F.normalize(torch.randn(setting.classes, tower.output_dim, generator=generator), dim=-1)
     return ramen.ZeroShotClassifier(tower, embeddings, 100.0, device=device, dtype=dtype, compile=compile)
 
 
@@ -136,8 +139,7 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
         return (memory.aggregate(Selection(*selection), weights),)
 
     record = classifier.recorder().record
-    at_once = memory.recordable and memory.device == classifier.device
-    of_memory: Callable[[Function], Function] = record if at_once else lambda function: function
+    of_memory: Callable[[Function], Function] = record if method.at_once else lambda function: function
     calls: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         "forward and backward": (record(partial(sample_gradients, classifier)), (images,)),
         "encode": (
@@ -238,12 +240,12 @@ class Bench:
 
     def _compiled_forward(self, images: Tensor, mode: str | None = None) -> None:
         """The module itself, compiled by torch; what follows is compared with it."""
-        images = images.to(self.classifier.dtype)
         torch.compiler.reset()  # it compiles one class for a few models only
-        tower = torch.compile(random_tower(self.setting, self.arguments.device).to(images), mode=mode)
+        tower = deepcopy(random_tower(self.setting.model, self.arguments.device)).to(images)
+        compiled = torch.compile(tower, mode=mode)
         kind = "torch.compile" if mode is None else f"torch.compile {mode}"
         label = f"forward, {kind}, batch {len(images)}"
-        self.forward = self.add(label, partial(tower, images), len(images))
+        self.forward = self.add(label, partial(compiled, images), len(images))
 
     def _plain_loop(self, plain: ramen.ZeroShotClassifier) -> None:
         setting = self.setting
@@ -254,9 +256,7 @@ class Bench:
             for label, embedding, gradient, uncertainty in zip(*entries, strict=True):
                 twin.insert(int(label), embedding, gradient, uncertainty)
         some = self.images[:PLAIN_LOOP]
-        clock, self.clock = self.clock, Clock(self.clock.device, 1, 1)
         self.add(f"ramen, a plain loop, batch {len(some)}", lambda: twin.predict(some), len(some))
-        self.clock = clock
 
     def ramen(self, label: str, images: Tensor, setting: Setting | None = None, **parameters: Any) -> None:
         """One row of Ramen, with its stages."""

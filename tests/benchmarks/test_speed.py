@@ -69,7 +69,7 @@ def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
 
 
 def test_random_images_retrieve_different_entries(speed):
-    tower = speed.random_tower(speed.Setting("ViT-S-32-alt", 3, 7, 2, 5), "cpu")
+    tower = speed.random_tower("ViT-S-32-alt", "cpu")
     images = torch.randn(8, 3, 224, 224, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         cosines = torch.nn.functional.normalize(tower(images), dim=1)

@@ -139,13 +139,17 @@ class Ramen(Method):
         recorder = self.classifier.recorder()
         first: Function = partial(sample_gradients, self.classifier)
         second: Function = partial(adapted_logits, self.classifier)
-        at_once = self.memory.recordable and self.memory.device == self.classifier.device
-        if not at_once:
+        if not self.at_once:
             first, second = recorder.record(first), recorder.record(second)
         kinds = {
             want: _FiveSteps(self.classifier, self.memory, first, second, want) for want in (False, True)
         }
-        return {want: recorder.record(steps) if at_once else steps for want, steps in kinds.items()}
+        return {want: recorder.record(steps) if self.at_once else steps for want, steps in kinds.items()}
+
+    @property
+    def at_once(self) -> bool:
+        """Whether one recording may hold a whole step, the memory's part included."""
+        return self.memory.recordable and self.memory.device == self.classifier.device
 
     def __repr__(self) -> str:
         return f"Ramen(topk={self.topk}, beta={self.beta}, lr={self.lr}, {self.memory!r})"
