@@ -4,6 +4,7 @@ import gc
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from waiting import no_waiting
 import ramen
 from ramen import graphs, kernels, testing
 from ramen.graphs import CALLS_TO_RECORD, Recorded, Recorder
+from ramen.methods.base import Method
 
 
 class Doubling:
@@ -249,15 +251,19 @@ def test_a_step_that_fails_leaves_a_memory_to_go_on_with(
             assert len(set(held)) == len(held)  # no two entries share a number
 
 
-def test_a_method_is_freed_without_waiting_for_the_garbage_collector() -> None:
-    method = ramen.create("ramen", testing.small_classifier())
-    gone = weakref.ref(method)
+def check_freed_at_once(make: Callable[[], object]) -> None:
+    made = make()
+    gone = weakref.ref(made)
     gc.disable()
     try:
-        del method
+        del made
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_method_is_freed_without_waiting_for_the_garbage_collector() -> None:
+    check_freed_at_once(lambda: ramen.create("ramen", testing.small_classifier()))
 
 
 def test_garbage_collection_is_as_it_was_after_a_recording() -> None:
@@ -394,15 +400,12 @@ def test_recordings_follow_each_other() -> None:
 
 @pytest.mark.gpu
 def test_a_recorded_method_is_freed_without_waiting_for_the_garbage_collector() -> None:
-    method = ramen.create("ramen", testing.small_classifier(device="cuda"), capacity=4, topk=2)
-    method.warm_up(2)
-    gone = weakref.ref(method)
-    gc.disable()
-    try:
-        del method
-        assert gone() is None
-    finally:
-        gc.enable()
+    def recorded() -> Method:
+        method = ramen.create("ramen", testing.small_classifier(device="cuda"), capacity=4, topk=2)
+        method.warm_up(2)
+        return method
+
+    check_freed_at_once(recorded)
 
 
 @pytest.mark.gpu
