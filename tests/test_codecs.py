@@ -179,6 +179,9 @@ def test_panels_cover_the_row(lengths: list[int], name: str, rows: int, most: in
     whole = codec.unpack(stored, scales)
     parts = [codec.unpack(stored[:, panel], scales, panel.start) for panel in panels]
     assert torch.equal(torch.cat(parts, 1), whole)
+    for first in (panel.start for panel in panels):
+        rest = codec.panels(rows, most, unpacked=unpacked, first=first)
+        assert list(rest) == [panel for panel in panels if panel.start >= first]
     held = rows * (panels[0].stop - panels[0].start) * codec.dtype.itemsize
     if unpacked:
         held = rows * 4 * parts[0].shape[1]

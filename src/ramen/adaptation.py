@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -19,7 +20,11 @@ def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
 
 
 def sample_gradients(
-    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor | None = None
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor | None = None,
+    *,
+    meanwhile: Callable[[Tensor], AbstractContextManager[None]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One forward and one backward pass of a batch in which every image has its own norm parameters.
 
@@ -27,6 +32,7 @@ def sample_gradients(
         classifier: What encodes.
         images: The batch.
         affine: The norm parameters ``(G,)`` that all images start from; the pretrained ones if not given.
+        meanwhile: Given the embeddings, a block around the backward pass: what it starts runs beside that.
 
     Returns:
         Embeddings ``(B, d)``, logits ``(B, C)``, entropies ``(B,)``, and the gradients ``(B, G)``: row ``i``
@@ -36,9 +42,10 @@ def sample_gradients(
     with torch.enable_grad():
         rows = start.expand(len(images), -1).requires_grad_()
         embeddings = classifier.encode(images, rows)
-        logits = classifier.logits(embeddings)
-        entropies = entropy(logits)
-        gradients = classifier.gradient(entropies.sum(), rows)
+        with nullcontext() if meanwhile is None else meanwhile(embeddings.detach()):
+            logits = classifier.logits(embeddings)
+            entropies = entropy(logits)
+            gradients = classifier.gradient(entropies.sum(), rows)
     return embeddings.detach(), logits.detach(), entropies.detach(), gradients
 
 

@@ -5,7 +5,8 @@ Ways to do it, which differ in what they read and in the last bits:
 - ``dense``: one matrix product over the whole table, at the speed of a GPU's memory; for floating-point rows
   on a GPU without Triton.
 - ``kernel``: a Triton kernel that reads the picked rows as they are stored. If they lie in host memory that
-  the GPU sees, those in use come over the bus first, each once, a panel of columns at a time.
+  the GPU sees, those in use come over the bus first, each once, a panel of columns at a time; some may be
+  there already (``ramen.fetchahead``).
 - ``gathered``: plain torch. The rows in use are collected, unpacked and summed, a panel at a time. On a CPU
   that touches far less than a dense product does; on a GPU it waits for the device once.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ramen import checks, halves, kernels
 from ramen.codecs import Codec, PackedCodec
+from ramen.fetchahead import FetchAhead, marked
 
 WAYS = ("dense", "kernel", "gathered")
 _PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
@@ -23,7 +25,13 @@ _STAGING_BYTES = 128 * 2**20  # what comes over the bus at a time
 
 
 def weighted_sums(
-    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, way: str | None = None
+    codec: Codec,
+    stored: Tensor,
+    scales: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    way: str | None = None,
+    ahead: FetchAhead | None = None,
 ) -> Tensor:
     """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32.
 
@@ -34,6 +42,7 @@ def weighted_sums(
         rows: ``(Q, S)`` row numbers; a row may occur several times.
         weights: ``(Q, S)`` in fp32.
         way: One of ``WAYS``; the best for this codec and these devices if not given.
+        ahead: What has been fetched of ``stored`` before; only a kernel makes use of it.
     """
     way = best_way(codec, stored, weights.device) if way is None else checks.choice("way", way, WAYS)
     weights = codec.fold(weights, scales, rows)
@@ -41,7 +50,9 @@ def weighted_sums(
         if isinstance(codec, PackedCodec):
             raise ValueError(f"way must not be 'dense' for codec {codec.name!r}, whose rows are packed")
         return _dense(stored, rows, weights)
-    return (_by_kernel if way == "kernel" else _gathered)(codec, stored, scales, rows, weights)
+    if way == "kernel":
+        return _by_kernel(codec, stored, scales, rows, weights, ahead)
+    return _gathered(codec, stored, scales, rows, weights)
 
 
 def best_way(codec: Codec, stored: Tensor, device: torch.device) -> str:
@@ -91,26 +102,40 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
 # -- kernels ------------------------------------------------------------------------------------------
 
 
-def _by_kernel(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+def _by_kernel(
+    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, ahead: FetchAhead | None
+) -> Tensor:
     out = weights.new_empty(len(rows), codec.size)
     if stored.device == weights.device:
         _sum_panel(codec, stored, scales, rows, rows, weights, out, 0)
     else:
-        _sum_from_host(codec, stored, scales, rows, weights, out)
+        _sum_from_host(codec, stored, scales, rows, weights, out, ahead)
     return out
 
 
 def _sum_from_host(
-    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, out: Tensor
+    codec: Codec,
+    stored: Tensor,
+    scales: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    ahead: FetchAhead | None,
 ) -> None:
     from ramen.kernels.rows import copy_rows
 
+    first = 0
+    if ahead is not None:
+        _sum_panel(codec, ahead.table, scales, ahead.places(rows), rows, weights, out, 0)
+        first = ahead.width
+        if first == codec.width:
+            return
     # Which rows are in use, and a place in a smaller table for each, without asking how many there are.
-    needed = torch.zeros(len(stored), dtype=torch.int32, device=rows.device).scatter_(0, rows.flatten(), 1)
+    needed = marked(len(stored), rows)
     place = needed.cumsum(0) - 1
     places = place[rows]
     most = min(rows.numel(), len(stored))
-    for panel in codec.panels(most, _STAGING_BYTES, unpacked=False):
+    for panel in codec.panels(most, _STAGING_BYTES, unpacked=False, first=first):
         part = torch.empty(most, panel.stop - panel.start, dtype=stored.dtype, device=rows.device)
         copy_rows(stored[:, panel], needed, place, part)
         _sum_panel(codec, part, scales, places, rows, weights, out, panel.start)

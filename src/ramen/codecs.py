@@ -69,10 +69,13 @@ class Codec(ABC):
         """Whole rows of what ``unpack`` gave, ``(n, G)``."""
         return unpacked
 
-    def panels(self, rows: int, most_bytes: int, *, unpacked: bool) -> Iterator[slice]:
-        """Cuts of the stored columns of which ``rows`` rows take about ``most_bytes``, stored or unpacked."""
+    def panels(self, rows: int, most_bytes: int, *, unpacked: bool, first: int = 0) -> Iterator[slice]:
+        """Cuts of the stored columns of which ``rows`` rows take about ``most_bytes``, stored or unpacked.
+
+        From ``first`` on, which is where such a cut starts.
+        """
         step = self._aligned(most_bytes // (rows * (4 if unpacked else self.dtype.itemsize)), unpacked)
-        for start in range(0, self.width, step):
+        for start in range(first, self.width, step):
             yield slice(start, min(self.width, start + step))
 
     @abstractmethod

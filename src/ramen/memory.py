@@ -10,14 +10,15 @@ pool may have to grow and in the order of the published code (``fifo="float16"``
 to nobody: what must not be stored is written there, so that no shape depends on the data.
 
 On a GPU no shape and no number of the host depends on how much has been stored either, while the pool keeps
-its size, and all tensors stay where they are: a CUDA graph can hold ``stage``, ``put``, ``select`` and
-``aggregate``. The host's share of an insertion, ``admit``, stays outside.
+its size, and all tensors stay where they are: a CUDA graph can hold ``fetch_ahead``, ``stage``, ``put``,
+``select`` and ``aggregate``. The host's share of an insertion, ``admit``, stays outside.
 """
 
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from ramen import codecs, kernels
 from ramen import fifo as fifo_order
 from ramen.aggregate import best_way, weighted_sums
 from ramen.devices import finite_rows, free_bytes, plain_numerics, readable_bytes
+from ramen.fetchahead import FetchAhead, SideStream
 from ramen.hashing import pair_scores
 from ramen.kernels.nearest import distances as distances_to
 from ramen.kernels.nearest import nearest
@@ -84,6 +86,8 @@ class Memory:
             address, as a CUDA graph does, is worthless then.
         fixed_shapes: Whether shapes depend on the pool's size alone, not on how much of it is in use. So it
             is on a GPU; on a CPU the exact shapes cost nothing to know and less to compute.
+        fetches_ahead: Whether gradients in host memory may be fetched before they are asked for; off to see
+            what that brings.
 
     Raises:
         MemoryError: The full memory would not fit what is free on its devices.
@@ -112,6 +116,7 @@ class Memory:
         self.plan = MemoryPlan(*sizes, codec, blocks, fifo, self.device, self.gradient_device)
         self.columns = self.plan.columns()
         self.fixed_shapes = self.device.type != "cpu"
+        self.fetches_ahead = True
         self.generation = 0
         self._check_fits()
         self._check_speed()
@@ -278,8 +283,11 @@ class Memory:
         self.seen = numbers.stop
         return numbers
 
-    def put(self, staged: Staged) -> None:
-        """The rest of an insertion, of a batch that was admitted."""
+    def put(self, staged: Staged, ahead: FetchAhead | None = None) -> None:
+        """The rest of an insertion, of a batch that was admitted.
+
+        What came ``ahead`` of the rows that are overwritten here is not used any more.
+        """
         batch = len(staged.queues)
         slots = self._assign_slots(staged)
 
@@ -300,6 +308,8 @@ class Memory:
         for name in self.columns:
             values: Tensor = getattr(staged, name)
             self._pool.write(rows, name, values[source])
+        if ahead is not None:
+            ahead.outdate(rows)
 
     def _assign_slots(self, staged: Staged) -> Tensor:
         counts = self._index["counts"]
@@ -330,6 +340,25 @@ class Memory:
         by_torch = best_way(self.codec, self._pool["gradients"], here) == "gathered"
         return self.fifo == "exact" and (here.type == "cpu" or not by_torch)
 
+    def fetch_ahead(self, topk: int) -> FetchAhead | None:
+        """For a batch that will ``select`` so many: its likely gradients come while something is computed.
+
+        They are guessed from the memory as it is before the batch has entered, and must have come before
+        ``put`` overwrites some of them. None where they do not lie in host memory that a GPU reads by itself.
+        """
+        shared = self.columns["gradients"].shared and self.fixed_shapes and self.recordable
+        if not (self.fetches_ahead and shared):
+            return None
+
+        def guess(queries: Tensor) -> Tensor:
+            return self._nearest(queries, topk)[0]
+
+        return FetchAhead(self.codec, self._pool["gradients"], self.queues * topk, guess, self._side_stream)
+
+    @cached_property
+    def _side_stream(self) -> SideStream:
+        return SideStream(self.device)
+
     def select(
         self,
         queries: Tensor,
@@ -347,16 +376,18 @@ class Memory:
                 what came before it, as if the images had arrived one by one.
             draw: A seed and the queries' stream numbers: choose uniformly at random instead of by similarity.
         """
-        queries = queries.to(self.device, torch.float32)
         if staged is None and draw is None:
-            chosen, valid, distances = nearest(
-                queries, self._pool["embeddings"], self._extent, self._held_rows(), topk
-            )
+            chosen, valid, distances = self._nearest(queries, topk)
         else:
+            queries = queries.to(self.device, torch.float32)
             chosen, valid = self._chosen_one_by_one(queries, topk, staged, draw)
             distances = distances_to(queries, self._column("embeddings", staged), chosen)
         columns = {n: self._column(n, staged)[chosen] for n in ("entropies", "tags", "numbers")}
         return Selection(chosen, valid, distances, **columns)
+
+    def _nearest(self, queries: Tensor, topk: int) -> tuple[Tensor, Tensor, Tensor]:
+        queries = queries.to(self.device, torch.float32)
+        return nearest(queries, self._pool["embeddings"], self._extent, self._held_rows(), topk)
 
     def _chosen_one_by_one(
         self, queries: Tensor, topk: int, staged: Staged | None, draw: tuple[int, Tensor] | None
@@ -403,16 +434,30 @@ class Memory:
         column = self._pool[name][: self._extent]
         return column if staged is None else torch.cat([column, getattr(staged, name)])
 
-    def aggregate(self, selection: Selection, weights: Tensor, *, staged: Staged | None = None) -> Tensor:
-        """The weighted sum of the selected gradients, ``(B, G)`` in fp32 on the memory's device."""
+    def aggregate(
+        self,
+        selection: Selection,
+        weights: Tensor,
+        *,
+        staged: Staged | None = None,
+        ahead: FetchAhead | None = None,
+    ) -> Tensor:
+        """The weighted sum of the selected gradients, ``(B, G)`` in fp32 on the memory's device.
+
+        Args:
+            selection: What ``select`` gave.
+            weights: Of each entry.
+            staged: As given to ``select``.
+            ahead: What was fetched before; ``put`` must have been told of it too. The sum is the same.
+        """
         rows, weights = selection.rows.flatten(1), torch.where(selection.valid, weights, 0).flatten(1)
         extent = self._extent
         looked_at = slice(aligned(extent))
         stored, scales = self._pool["gradients"][looked_at], self._pool["scales"][looked_at]
         if staged is None:
-            return weighted_sums(self.codec, stored, scales, rows, weights)
+            return weighted_sums(self.codec, stored, scales, rows, weights, ahead=ahead)
         own = rows >= extent
         past = rows.masked_fill(own, _SPARE_ROW), weights.masked_fill(own, 0)
         new = (rows - extent).masked_fill(~own, 0), weights.masked_fill(~own, 0)
-        sums = weighted_sums(self.codec, stored, scales, *past)
+        sums = weighted_sums(self.codec, stored, scales, *past, ahead=ahead)
         return sums + weighted_sums(self.codec, staged.gradients, staged.scales, *new)

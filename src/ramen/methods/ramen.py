@@ -177,6 +177,7 @@ class Ramen(Method):
             causal=self.visibility == "causal",
             draw_seed=None if self.consistency else self.seed,
             generation=self.memory.generation,
+            fetches_ahead=self.memory.fetches_ahead,
         )
 
     def clear(self) -> None:
@@ -220,6 +221,7 @@ class _Settings(NamedTuple):
     causal: bool
     draw_seed: int | None  # None: the most similar entries
     generation: int  # of the memory's tensors
+    fetches_ahead: bool  # the memory's switch
 
 
 @dataclass(frozen=True)
@@ -243,20 +245,23 @@ class _FiveSteps:
 
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
         images = self.classifier.encoder.taken_up(images)  # once for both passes
-        embeddings, zero_shot, entropies, gradients = self.at_pretrained_weights(images)
+        # Gradients of likely neighbours that lie in host memory come during the backward pass: behind it they
+        # are there, before the batch may overwrite some of them.
+        ahead = memory.fetch_ahead(settings.topk) if settings.draw_seed is None else None
+        embeddings, zero_shot, entropies, gradients = self.at_pretrained_weights(images, meanwhile=ahead)
         labels = zero_shot.argmax(1) if settings.balance else torch.zeros_like(usable, dtype=torch.int64)
 
         # 2. and 3. Update the memory, retrieve each image's support set from it.
         batch = memory.stage(labels, embeddings, gradients, entropies, tags, usable, numbers)
         staged = batch if settings.causal else None
         if staged is None:
-            memory.put(batch)
+            memory.put(batch, ahead)
         draw = None if settings.draw_seed is None else (settings.draw_seed, batch.numbers)
         support = memory.select(embeddings, settings.topk, staged=staged, draw=draw)
 
         # 4. Aggregate the cached gradients and step from the pretrained weights.
         weights = _weights(support, settings)
-        gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
+        gradient = memory.aggregate(support, weights, staged=staged, ahead=ahead).to(base.device)
         if staged is not None:
             memory.put(staged)
         adapted = sign_step(base, gradient, settings.lr)
