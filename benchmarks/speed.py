@@ -258,11 +258,20 @@ class Bench:
         some = self.images[:PLAIN_LOOP]
         self.add(f"ramen, a plain loop, batch {len(some)}", lambda: twin.predict(some), len(some))
 
-    def ramen(self, label: str, images: Tensor, setting: Setting | None = None, **parameters: Any) -> None:
-        """One row of Ramen, with its stages."""
+    def ramen(
+        self,
+        label: str,
+        images: Tensor,
+        setting: Setting | None = None,
+        *,
+        overlapped: bool = True,
+        **parameters: Any,
+    ) -> None:
+        """One row of Ramen, with its stages; ``overlapped``: what crosses the bus may do so ahead."""
         setting = setting or self.setting
         classifier = self.classifier if setting.classes == self.setting.classes else self._classifier(setting)
         method = full_ramen(classifier, setting, **parameters)
+        method.memory.fetches_ahead = overlapped
         facts = {"stages": stages(method, images, self.clock), "memory_bytes": method.memory_bytes()}
         self.add(label, partial(method.predict, images), len(images), **facts)
         del method
@@ -279,6 +288,8 @@ class Bench:
         """Gradients, or all, on the CPU."""
         for placement, codec in (("split", "sign"), ("split", "int8"), ("split", "fp16"), ("cpu", "fp16")):
             self.ramen(f"ramen, {codec}, {placement}", self.images, codec=codec, placement=placement)
+        label = "ramen, sign, split, not overlapped"
+        self.ramen(label, self.images, overlapped=False, codec="sign", placement="split")
 
     def batches(self) -> None:
         """Batches of other sizes, each compared with a plain forward pass of its own size."""

@@ -36,6 +36,8 @@ def test_every_part_is_timed(speed, monkeypatch, tmp_path):
         "ramen, a plain loop, batch 5",
         "ramen, sign",
         "ramen, fp16, cpu",
+        "ramen, sign, split",
+        "ramen, sign, split, not overlapped",
         "ramen, sign, batch 8",
         "tent",
     ):
