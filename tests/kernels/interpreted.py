@@ -26,14 +26,17 @@ def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) ->
                 torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-3, atol=1e-5)
         gradient = random(images, tokens, width).to(dtype)
         skip = None if delta is None else random(images, tokens, width).to(dtype)
-        rows = [torch.zeros(images, chunks, size) for chunks in (1, norm._chunks(images))]
+        rows = [torch.full((images, chunks, size), torch.nan) for chunks in (1, norm._chunks(images))]
         totals = [
             norm._backward_torch(gradient, one, affine, place, skip, rows[0]),
             norm._backward_triton(gradient, two, affine, place, skip, rows[1]),
         ]
         torch.testing.assert_close(*totals, rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(rows[0].sum(1), rows[1].sum(1), rtol=1e-4, atol=1e-4)
-        assert rows[1].sum(1).abs().max() > 1
+        one_sum, two_sum = (table.sum(1) for table in rows)
+        torch.testing.assert_close(one_sum, two_sum, rtol=1e-4, atol=1e-4, equal_nan=True)
+        written = width if place.bias is None else 2 * width  # and not a number beside it
+        assert torch.equal(two_sum.isfinite().nonzero()[:, 1].unique(), 7 + torch.arange(written))
+        assert two_sum[:, 7 : 7 + written].abs().max() > 1
 
 
 def check_activation(kind: str) -> None:
@@ -61,6 +64,24 @@ def check_attention(tokens: int, heads: int, head_width: int) -> None:
     spoilt = attention._forward_triton((qkv,), heads)
     assert torch.equal(spoilt.output[0], fused.output[0])
     assert torch.equal(attention.backward(gradient, spoilt, heads)[0][0], found[0])
+
+
+def check_single_query(tokens: int, heads: int, head_width: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    width = heads * head_width
+    inputs = tuple(torch.randn(2, *shape, generator=generator) for shape in ((1, width), (tokens, 2 * width)))
+    gradient = torch.randn(2, 1, width, generator=generator)
+    plain = attention.forward(tuple(tensor.clone() for tensor in inputs), heads, keep=True)
+    fused = attention._forward_single(inputs, heads)
+    torch.testing.assert_close(fused.output, plain.output.detach(), rtol=0, atol=1e-6)
+    found = attention.backward(gradient, fused, heads)
+    torch.testing.assert_close(found, attention.backward(gradient, plain, heads), rtol=0, atol=3e-6)
+
+    inputs[1][1, 0] = torch.inf
+    spoilt = attention._forward_single(inputs, heads)
+    assert torch.equal(spoilt.output[0], fused.output[0])
+    for now, before in zip(attention.backward(gradient, spoilt, heads), found, strict=True):
+        assert torch.equal(now[0], before[0])
 
 
 def check_nearest(topk: int, dtype: torch.dtype) -> None:
@@ -91,6 +112,7 @@ def main() -> None:
     # fewer than a tile, exactly one, several and a rest, several and no rest
     for tokens, heads, head_width in ((5, 2, 16), (64, 1, 32), (77, 3, 16), (128, 1, 16)):
         check_attention(tokens, heads, head_width)
+        check_single_query(tokens, heads, head_width)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ramen import kernels
 
 # An image's tokens are cut into chunks, whose gradients a GPU sums side by side; measured: this many programs
 # keep one busy, and fewer chunks would leave it idle where more would only write more.
-_PROGRAMS = 800
+_PROGRAMS = 500
 _FEWEST_CHUNKS, _MOST_CHUNKS = 8, 64
 
 
@@ -42,9 +42,12 @@ class Normalised:
 
 
 def new_rows(affine: Tensor, images: int) -> Tensor:
-    """Room for what ``backward`` writes, ``(images, chunks, G)``; its sum over chunks is the gradient."""
+    """Room for what ``backward`` writes, ``(images, chunks, G)``.
+
+    Its sum over chunks is the gradient, once every layer has been there.
+    """
     chunks = _chunks(images) if _fused(affine) else 1
-    return torch.zeros((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
+    return torch.empty((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
 
 
 def forward(
@@ -75,7 +78,7 @@ def backward(
         affine: As in ``forward``.
         place: As in ``forward``.
         skip: What reaches ``total`` on other ways, ``(B, T, D)``, or None.
-        rows: What ``new_rows`` gave, with zeros where this layer's place is.
+        rows: What ``new_rows`` gave.
     """
     if _fused(affine):
         return _backward_triton(gradient, saved, affine, place, skip, rows)
@@ -138,20 +141,16 @@ def _backward_torch(
 # -- Triton -----------------------------------------------------------------------------------------
 
 
-_WARPS = 4  # measured: with 8 the backward pass takes twice as long
-
-
-def _tile(width: int) -> tuple[int, int]:
-    """Tokens at a time and columns, a power of two, of one program."""
-    columns = kernels.power_of_two(width)
-    return max(1, 2048 // columns), columns
+# Sizes are the fastest of those measured. Forward, a program takes some tokens at once; backward, its
+# chunk's one by one while the next ones come, with so few warps that sums over a token need no others.
+_FORWARD_NUMBERS, _FORWARD_WARPS = 2048, 4
+_STAGES, _BACKWARD_WARPS = 3, 2
 
 
 def _options(place: Place) -> dict[str, int]:
-    """What every program is told of its layer and of its tile."""
-    tile, columns = _tile(place.width)
+    """What every program is told of its layer."""
     has = {"HAS_WEIGHT": place.weight is not None, "HAS_BIAS": place.bias is not None}
-    return {**has, "TILE": tile, "COLUMNS": columns, "num_warps": _WARPS}
+    return {**has, "COLUMNS": kernels.power_of_two(place.width)}
 
 
 def _chunks(images: int) -> int:
@@ -162,7 +161,8 @@ def _forward_triton(
     x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None
 ) -> Normalised:
     images, tokens, width = x.shape
-    tile, _ = _tile(width)
+    options = _options(place)
+    tile = max(1, _FORWARD_NUMBERS // options["COLUMNS"])
     total = x if delta is None else torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     output = torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     mean = torch.empty((images, tokens), dtype=torch.float32, device=x.device)
@@ -187,7 +187,9 @@ def _forward_triton(
             place.eps,
             HAS_DELTA=delta is not None,
             HAS_SHIFT=shift is not None,
-            **_options(place),
+            TILE=tile,
+            num_warps=_FORWARD_WARPS,
+            **options,
         )
     return Normalised(total, output, mean, scale)
 
@@ -196,8 +198,8 @@ def _backward_triton(
     gradient: Tensor, saved: Normalised, affine: Tensor, place: Place, skip: Tensor | None, rows: Tensor
 ) -> Tensor:
     images, tokens, width = gradient.shape
-    tile, _ = _tile(width)
-    chunks = min(rows.shape[1], -(-tokens // tile))
+    chunks = rows.shape[1]
+    options = _options(place)
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
     with kernels.on(affine.device):
         kernels.load("norm").norm_backward[(images, chunks)](
@@ -218,8 +220,10 @@ def _backward_triton(
             place.bias or 0,
             tokens,
             width,
-            -(-tokens // (chunks * tile)) * tile,
+            -(-tokens // chunks),
             HAS_SKIP=skip is not None,
-            **_options(place),
+            STAGES=_STAGES,
+            num_warps=_BACKWARD_WARPS,
+            **options,
         )
     return total

@@ -82,44 +82,40 @@ def norm_backward(
     HAS_SKIP: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """A chunk of one image's tokens: their gradient, and the chunk's sum for weight and bias."""
     image = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
+    inside = column < width
     weight_sum = tl.zeros((COLUMNS,), dtype=tl.float32)
     bias_sum = tl.zeros((COLUMNS,), dtype=tl.float32)
     if HAS_WEIGHT:
-        weight = tl.load(
-            affine_pointer + image * affine_stride + weight_at + column, mask=column < width, other=0.0
-        )
+        weight = tl.load(affine_pointer + image * affine_stride + weight_at + column, mask=inside, other=0.0)
     end = tl.minimum((chunk + 1) * chunk_tokens, tokens)
-    for first in range(chunk * chunk_tokens, end, TILE):
-        token = first + tl.arange(0, TILE)
-        inside = (token < end)[:, None] & (column < width)[None, :]
-        offset = token[:, None] * width + column[None, :]
-        gradient = tl.load(gradient_pointer + image * gradient_stride + offset, mask=inside, other=0.0).to(
-            tl.float32
-        )
+    for token in tl.range(chunk * chunk_tokens, end, num_stages=STAGES):
+        offset = token * width + column
+        gradient = tl.load(gradient_pointer + image * gradient_stride + offset, mask=inside, other=0.0)
+        gradient = gradient.to(tl.float32)
         x = tl.load(input_pointer + image * input_stride + offset, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(mean_pointer + image * tokens + token, mask=token < end, other=0.0)
-        scale = tl.load(scale_pointer + image * tokens + token, mask=token < end, other=0.0)
-        normalised = tl.where(inside, (x - mean[:, None]) * scale[:, None], 0.0)
-        weight_sum += tl.sum(gradient * normalised, 0)
-        bias_sum += tl.sum(gradient, 0)
+        mean = tl.load(mean_pointer + image * tokens + token)
+        scale = tl.load(scale_pointer + image * tokens + token)
+        normalised = tl.where(inside, (x - mean) * scale, 0.0)
+        weight_sum += gradient * normalised
+        bias_sum += gradient
         if HAS_WEIGHT:
-            gradient *= weight[None, :]
-        even = tl.sum(gradient, 1) / width
-        along = tl.sum(gradient * normalised, 1) / width
-        total = scale[:, None] * (gradient - even[:, None] - normalised * along[:, None])
+            gradient *= weight
+        even = tl.sum(gradient, 0) / width
+        along = tl.sum(gradient * normalised, 0) / width
+        total = scale * (gradient - even - normalised * along)
         place = image * tokens * width + offset
         if HAS_SKIP:
             total += tl.load(skip_pointer + place, mask=inside, other=0.0).to(tl.float32)
         tl.store(total_pointer + place, total.to(total_pointer.dtype.element_ty), mask=inside)
     row = rows_pointer + image * rows_stride + chunk * chunk_stride + column
     if HAS_WEIGHT:
-        tl.store(row + weight_at, weight_sum, mask=column < width)
+        tl.store(row + weight_at, weight_sum, mask=inside)
     if HAS_BIAS:
-        tl.store(row + bias_at, bias_sum, mask=column < width)
+        tl.store(row + bias_at, bias_sum, mask=inside)
