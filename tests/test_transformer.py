@@ -178,8 +178,15 @@ def with_own_forward(module: VisionTransformer) -> None:
     module.transformer.forward = lambda x, **options: own(x, **options) * 1.0001
 
 
+def with_shared_parameters(module: VisionTransformer) -> None:
+    blocks = module.transformer.resblocks
+    blocks[1].ln_1.weight = blocks[0].ln_1.weight
+
+
 @pytest.mark.parametrize(
-    "touch", [with_hook, with_other_product, with_parametrization, with_own_forward], ids=lambda f: f.__name__
+    "touch",
+    [with_hook, with_other_product, with_parametrization, with_own_forward, with_shared_parameters],
+    ids=lambda f: f.__name__,
 )
 def test_what_was_hung_on_a_tower_is_not_passed_over(touch: Any) -> None:
     """Differences too small to be noticed when the passes are compared."""

@@ -220,6 +220,9 @@ class AffineEncoder:
         self.path = "plain: fast=False"
         if not fast:
             return
+        if len(self._wiring) > len(self.layout):
+            self.path = "plain: some of its norm layers share parameters"
+            return
         try:
             transformer = Transformer(self._module, self._norms, self._places())
         except NotCoveredError as reason:
