@@ -102,6 +102,29 @@ def test_attention(tokens: int, head_width: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=float(unit * expected.abs().max()))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("tokens", "head_width", "ours"),
+    [(5, 16, True), (50, 64, True), (197, 64, True), (257, 64, True), (257, 128, False), (577, 64, False)],
+)
+def test_attention_of_a_single_query(tokens: int, head_width: int, ours: bool, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    heads = 3
+    width = heads * head_width
+    query = torch.randn(4, 1, width, generator=generator).cuda().to(dtype)
+    others = torch.randn(4, tokens, 2 * width, generator=generator).cuda().to(dtype)
+    gradient = torch.randn(4, 1, width, generator=generator).cuda().to(dtype)
+    fused = attention.forward((query, others), heads, keep=True)
+    assert fused.output.requires_grad != ours
+    exact = attention.forward((query.detach().float(), others.detach().float()), heads, keep=True)
+    unit = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(fused.output.float(), exact.output, rtol=unit, atol=unit)
+    results = attention.backward(gradient, fused, heads), attention.backward(gradient.float(), exact, heads)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found.float(), expected, rtol=0, atol=float(unit * expected.abs().max()))
+
+
 def test_packed_rows_have_no_dense_product() -> None:
     codec = codecs.create("sign", 40)
     stored, scales = codec.encode(torch.ones(2, 40))

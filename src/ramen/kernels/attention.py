@@ -20,6 +20,8 @@ _LEAST = 16  # of a tile's sides
 _GENERATIONS = {16: (8, 0), 32: (8, 0), 64: (8, 0), 128: (9, 0)}  # that have room for tiles of heads so wide
 _MOST_TOKENS = 640  # measured up to 257; long sequences are what torch's kernels are made for
 _OPTIONS = {"num_warps": 4, "num_stages": 3}  # tile sizes and these are the fastest of those measured
+_MOST_HELD = 2**15  # numbers of a head's keys that one program holds, padded, where there is a single query
+_HELD_BY_WARP = 2**11
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Attended:
 
     inputs: tuple[Tensor, ...]
     output: Tensor  # (B, T, D), all heads side by side
-    lse: Tensor | None  # (B, heads, T); None where torch keeps what it needs itself
+    lse: Tensor | None  # (B, heads, T); None for a single query, and where torch keeps what it needs itself
 
 
 def forward(inputs: tuple[Tensor, ...], heads: int, *, keep: bool) -> Attended:
@@ -36,12 +38,12 @@ def forward(inputs: tuple[Tensor, ...], heads: int, *, keep: bool) -> Attended:
 
     Args:
         inputs: Queries, keys and values side by side in one tensor ``(B, T, 3 D)``; or the queries
-            ``(B, S, D)`` apart from keys and values ``(B, T, 2 D)``.
+            ``(B, 1, D)`` of a single token apart from keys and values ``(B, T, 2 D)``.
         heads: How many share ``D``.
         keep: Whether ``backward`` follows.
     """
     if _fused(inputs, heads):
-        return _forward_triton(inputs, heads)
+        return _forward_triton(inputs, heads) if len(inputs) == 1 else _forward_single(inputs, heads)
     for tensor in inputs:
         tensor.requires_grad_(keep)
     with torch.set_grad_enabled(keep):
@@ -50,21 +52,28 @@ def forward(inputs: tuple[Tensor, ...], heads: int, *, keep: bool) -> Attended:
 
 def backward(gradient: Tensor, saved: Attended, heads: int) -> tuple[Tensor, ...]:
     """The gradients of the inputs, given that of the output."""
-    if saved.lse is not None:
-        return _backward_triton(gradient, saved, saved.lse, heads)
-    return torch.autograd.grad(saved.output, saved.inputs, gradient)
+    if saved.output.requires_grad:
+        return torch.autograd.grad(saved.output, saved.inputs, gradient)
+    if saved.lse is None:
+        return _backward_single(gradient, saved.inputs, heads)
+    return _backward_triton(gradient, saved, saved.lse, heads)
 
 
 def _fused(inputs: tuple[Tensor, ...], heads: int) -> bool:
-    if len(inputs) > 1 or inputs[0].dtype not in (torch.float16, torch.bfloat16):  # fp32 would be rounded
+    tokens, head_width = inputs[-1].shape[1], _head_width(inputs, heads)
+    if inputs[0].dtype not in (torch.float16, torch.bfloat16):  # fp32 would be rounded
         return False
-    least = _GENERATIONS.get(inputs[0].shape[-1] // (3 * heads))
-    short = inputs[0].shape[1] <= _MOST_TOKENS
+    least = _GENERATIONS.get(head_width)
+    short = tokens <= _MOST_TOKENS if len(inputs) == 1 else _held(tokens, head_width) <= _MOST_HELD
     return least is not None and short and kernels.usable_on(inputs[0].device, least)
 
 
+def _head_width(inputs: tuple[Tensor, ...], heads: int) -> int:
+    return sum(tensor.shape[-1] for tensor in inputs) // (3 * heads)
+
+
 def _attend(inputs: tuple[Tensor, ...], heads: int) -> Tensor:
-    head_width = sum(tensor.shape[-1] for tensor in inputs) // (3 * heads)
+    head_width = _head_width(inputs, heads)
     parts = [tensor.unflatten(-1, (-1, heads, head_width)).unbind(2) for tensor in inputs]
     query, key, value = (part.transpose(1, 2) for part in itertools.chain(*parts))
     return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
@@ -118,3 +127,41 @@ def _launch(qkv: Tensor, heads: int) -> tuple[tuple[int, int], dict[str, int]]:
 def _holding(tokens: int) -> int:
     """The smallest side of a tile for so many tokens."""
     return max(_LEAST, kernels.power_of_two(tokens)) if tokens else 0
+
+
+# -- Triton, a single query -------------------------------------------------------------------------
+
+
+def _forward_single(inputs: tuple[Tensor, ...], heads: int) -> Attended:
+    output = torch.empty_like(inputs[0])
+    grid, sizes = _launch_single(inputs, heads)
+    with kernels.on(output.device):
+        kernels.load("attention").attend_single[grid](*inputs, output, **sizes)
+    return Attended(inputs, output, None)
+
+
+def _backward_single(gradient: Tensor, inputs: tuple[Tensor, ...], heads: int) -> tuple[Tensor, ...]:
+    results = tuple(torch.empty_like(tensor) for tensor in inputs)
+    grid, sizes = _launch_single(inputs, heads)
+    with kernels.on(gradient.device):
+        kernels.load("attention").attend_single_backward[grid](*inputs, gradient, *results, **sizes)
+    return results
+
+
+def _launch_single(inputs: tuple[Tensor, ...], heads: int) -> tuple[tuple[int], dict[str, float]]:
+    """The grid, and what every program is told: it holds all keys and values of a head."""
+    images, tokens, _ = inputs[1].shape
+    head_width = _head_width(inputs, heads)
+    sizes = {
+        "tokens": tokens,
+        "heads": heads,
+        "scale": head_width**-0.5,
+        "HEAD": head_width,
+        "TOKENS": kernels.power_of_two(tokens),
+        "num_warps": min(16, max(1, _held(tokens, head_width) // _HELD_BY_WARP)),
+    }
+    return (images * heads,), sizes
+
+
+def _held(tokens: int, head_width: int) -> int:
+    return kernels.power_of_two(tokens) * head_width

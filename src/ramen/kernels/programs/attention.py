@@ -4,6 +4,9 @@
 program is responsible for ``ROWS`` tokens of one head of one image. It looks at the others in pieces of
 ``COLUMNS``, then at what is left of them in one of ``LAST_COLUMNS``, 0 where nothing is left.
 
+Where an image has a single query, a program is responsible for one head of one image, and holds all its keys
+and values, which lie side by side without queries.
+
 Exponents are to the base of two, and so is ``lse``, the logarithm of a query's sum of exponentials.
 """
 
@@ -179,3 +182,56 @@ def attend_backward_keys(
     result = result_pointer + place
     _store(result + width, row, 3 * width, tokens, key_sums * scale, HEAD)
     _store(result + 2 * width, row, 3 * width, tokens, value_sums, HEAD)
+
+
+@triton.jit
+def _single_places(tokens, heads, HEAD: tl.constexpr, TOKENS: tl.constexpr):
+    """Where this program's head lies for the query, for the keys, and which of those are there."""
+    number = tl.program_id(0).to(tl.int64)  # of the head, counted through all images
+    width, token, column = heads * HEAD, tl.arange(0, TOKENS), tl.arange(0, HEAD)
+    first = number // heads * tokens * 2 * width + number % heads * HEAD
+    keys = first + token[:, None] * (2 * width) + column[None, :]
+    return number * HEAD + column, keys, token < tokens
+
+
+@triton.jit
+def _single_weights(query, key, there, scale):
+    score = tl.where(there, tl.sum(key * query[None, :], 1) * (scale * _LOG2_E), float("-inf"))
+    weight = tl.exp2(score - tl.max(score, 0))
+    return weight / tl.sum(weight, 0)
+
+
+@triton.jit
+def attend_single(
+    query_pointer, kv_pointer, output_pointer, tokens, heads, scale, HEAD: tl.constexpr, TOKENS: tl.constexpr
+):
+    """The output of an image's single query."""
+    own, keys, there = _single_places(tokens, heads, HEAD, TOKENS)
+    query = tl.load(query_pointer + own).to(tl.float32)
+    key = tl.load(kv_pointer + keys, mask=there[:, None], other=0.0).to(tl.float32)
+    value = tl.load(kv_pointer + heads * HEAD + keys, mask=there[:, None], other=0.0).to(tl.float32)
+    weight = _single_weights(query, key, there, scale)
+    output = tl.sum(weight[:, None] * value, 0)
+    tl.store(output_pointer + own, output.to(output_pointer.dtype.element_ty))
+
+
+@triton.jit
+def attend_single_backward(
+    query_pointer, kv_pointer, gradient_pointer, query_result_pointer, kv_result_pointer,
+    tokens, heads, scale,
+    HEAD: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of an image's single query and of all its keys and values."""
+    own, keys, there = _single_places(tokens, heads, HEAD, TOKENS)
+    query = tl.load(query_pointer + own).to(tl.float32)
+    gradient = tl.load(gradient_pointer + own).to(tl.float32)
+    key = tl.load(kv_pointer + keys, mask=there[:, None], other=0.0).to(tl.float32)
+    weight = _single_weights(query, key, there, scale)
+    value_result = kv_result_pointer + heads * HEAD + keys
+    kind = kv_result_pointer.dtype.element_ty
+    tl.store(value_result, (weight[:, None] * gradient[None, :]).to(kind), mask=there[:, None])
+    value = tl.load(kv_pointer + heads * HEAD + keys, mask=there[:, None], other=0.0).to(tl.float32)
+    slope = tl.sum(value * gradient[None, :], 1)
+    slope = weight * (slope - tl.sum(weight * slope, 0)) * scale
+    tl.store(query_result_pointer + own, tl.sum(slope[:, None] * key, 0).to(kind))
+    tl.store(kv_result_pointer + keys, (slope[:, None] * query[None, :]).to(kind), mask=there[:, None])
