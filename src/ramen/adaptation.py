@@ -15,8 +15,8 @@ from ramen.statistics import Statistics, of_batch
 
 def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
     """One SignSGD step; a coordinate whose gradient is not finite stays where it is."""
-    direction = torch.sign(finite_or_zero(gradient))
-    return affine - lr * direction.to(affine.dtype)
+    direction = torch.sign(finite_or_zero(gradient)).to(affine.dtype)
+    return torch.add(affine, direction, alpha=-lr)
 
 
 def sample_gradients(

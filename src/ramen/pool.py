@@ -67,7 +67,7 @@ class RowPool:
     def write(self, rows: Tensor, name: str, values: Tensor) -> None:
         """Overwrite ``rows`` of one column; they may lie elsewhere than the column."""
         column = self.columns[name]
-        if column.shared:
+        if column.shared or (column.width and kernels.usable_on(rows.device)):
             from ramen.kernels.rows import write_rows
 
             write_rows(self._tensors[name], rows, values)

@@ -178,10 +178,14 @@ class Transformer:
         batch, channels, height, width = images.shape
         down, across = self.patch
         rows, columns = height // down, width // across
-        pixels = images[:, :, : rows * down, : columns * across]
-        pixels = pixels.reshape(batch, channels, rows, down, columns, across).permute(0, 2, 4, 1, 3, 5)
-        tokens = images.new_zeros(batch, 1 + rows * columns, self.patch_weight.shape[1])
-        patches = tokens[:, 1:, : channels * down * across]
+        tokens = images.new_empty(batch, 1 + rows * columns, self.patch_weight.shape[1])
+        tokens[:, 0] = 0
+        tokens[:, 1:, channels * down * across :] = 0
+        # pixels that stay side by side are moved as one number
+        pixels, patches, across = _in_words(across, images.detach().contiguous(), tokens)
+        pixels = pixels[:, :, : rows * down, : columns * across].unflatten(2, (rows, down))
+        pixels = pixels.unflatten(4, (columns, across)).permute(0, 2, 4, 1, 3, 5)
+        patches = patches[:, 1:, : channels * down * across]
         patches.unflatten(1, (rows, columns)).unflatten(3, (channels, down, across)).copy_(pixels)
         return tokens @ self.patch_weight.T
 
@@ -352,6 +356,18 @@ def _add_product(x: Tensor, inputs: Tensor, weight: Tensor) -> None:
     """``x += inputs @ weight.T`` in one pass over ``x``, all tokens of which lie side by side, or one."""
     rows = x[:, 0] if x.shape[1] == 1 else x.view(-1, x.shape[2])
     rows.addmm_(inputs.flatten(0, 1), weight.T)
+
+
+def _in_words(run: int, *tensors: Tensor) -> tuple[Any, ...]:
+    """``tensors`` as the widest whole numbers that make up their rows and runs of ``run`` numbers in these.
+
+    Behind them the run's length in such numbers.
+    """
+    size = tensors[0].element_size()
+    for word in (torch.int64, torch.int32):
+        if all(length * size % word.itemsize == 0 for length in (run, *(t.shape[-1] for t in tensors))):
+            return *(tensor.view(word) for tensor in tensors), run * size // word.itemsize
+    return *tensors, run
 
 
 def _padded(weight: Tensor) -> Tensor:

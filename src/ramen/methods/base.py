@@ -211,9 +211,7 @@ class Method(ABC):
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
         home, device = images.device, self.classifier.device
         with plain_numerics(), torch.no_grad():
-            given, images = images, finite_or_zero(images)
-            usable = (images == given).flatten(1).all(1)
-            images = images.to(device)
+            usable, images = finite_rows(images), finite_or_zero(images).to(device)
             answer = self.adapt(images, usable.to(device), tags, return_support)
             self.images_seen += len(images)
             return self._finish(answer, images, home)
