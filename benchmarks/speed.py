@@ -37,6 +37,7 @@ from ramen.experiments.tables import Cell, Column, Table, markdown_page, print_t
 from ramen.graphs import Function
 from ramen.memory import Selection, Staged
 from ramen.methods.ramen import Ramen
+from ramen.workspaces import without_workspaces
 
 WHAT = ("baselines", "codecs", "placements", "batches", "growth")
 FILL = 1000  # entries at a time
@@ -192,10 +193,16 @@ class Clock:
 
 
 class Bench:
-    """One setting; keeps the rows of its table."""
+    """One setting; keeps the rows of its table, and says when there is one more."""
 
-    def __init__(self, setting: Setting, arguments: argparse.Namespace, console: Console) -> None:
-        self.setting, self.arguments, self.console = setting, arguments, console
+    def __init__(
+        self,
+        setting: Setting,
+        arguments: argparse.Namespace,
+        console: Console,
+        grown: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.setting, self.arguments, self.console, self.grown = setting, arguments, console, grown
         self.classifier = self._classifier(setting)
         self.clock = Clock(self.classifier.device, arguments.repeats, arguments.rounds)
         self.images = random_images(self.classifier, setting.batch)
@@ -221,6 +228,7 @@ class Bench:
             **facts,
         }
         self.rows.append(row)
+        self.grown()
         self.console.print(
             f"{what:45} {spent:9.2f} ms {row['images_a_second']:9,.0f} images/s", highlight=False
         )
@@ -380,7 +388,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    arguments, console, results = parse_arguments(), Console(), {}
+    without_workspaces()
+    arguments, console = parse_arguments(), Console()
+    results: dict[str, Any] = {}
     if arguments.show is not None:
         print(markdown_page(tables(json.loads(arguments.show.read_text())["settings"])))
         return
@@ -391,8 +401,13 @@ def main() -> None:
         "versions": provenance.versions(),
         "dtype": arguments.dtype,
     }
+
+    def save() -> None:  # after every row: what was measured is not lost if the rest is cut off
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps({**about, "settings": results}, indent=1) + "\n")
+
     for name in arguments.setting or SETTINGS:
-        bench = Bench(replace(SETTINGS[name], **changes), arguments, console)
+        bench = Bench(replace(SETTINGS[name], **changes), arguments, console, save)
         results[name] = {
             "setting": vars(bench.setting),
             "path": bench.classifier.encoder.path,
@@ -400,8 +415,6 @@ def main() -> None:
         }
         for what in [w for w in WHAT if w in (arguments.what or WHAT)]:
             getattr(bench, what)()
-            if arguments.out is not None:  # what was measured is not lost if the rest is cut off
-                arguments.out.write_text(json.dumps({**about, "settings": results}, indent=1) + "\n")
         print_tables(console, tables({name: results[name]}))
 
 

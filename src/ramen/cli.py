@@ -14,6 +14,7 @@ from ramen.experiments.commands.report import report
 from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
+from ramen.workspaces import without_workspaces
 
 app = typer.Typer(
     add_completion=False,
@@ -29,7 +30,8 @@ app.add_typer(models_app, name="models")
 
 @app.callback()
 def main() -> None:
-    """Keep the commands as commands while there are few."""
+    """What holds for every command."""
+    without_workspaces()
 
 
 @app.command()
