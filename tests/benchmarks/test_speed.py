@@ -50,6 +50,25 @@ def test_every_part_is_timed(speed, monkeypatch, tmp_path):
     assert set(rows["ramen, sign"]["stages"]) >= {"forward and backward", "select", "aggregate"}
 
 
+def test_a_run_that_is_cut_off_keeps_what_it_measured(speed, monkeypatch, tmp_path):
+    out = tmp_path / "speed.json"
+    words = ["--setting", "cifar10c", "--capacity", "4", "--topk", "3", "--batch", "2", "--repeats", "1"]
+    monkeypatch.setattr("sys.argv", ["speed.py", *words, "--what", "codecs", "--out", str(out)])
+    slow, full_ramen = [], speed.full_ramen
+
+    def cut_off(classifier, setting, **parameters):
+        slow.append(parameters["codec"])
+        if len(slow) == 3:
+            raise KeyboardInterrupt
+        return full_ramen(classifier, setting, **parameters)
+
+    monkeypatch.setattr(speed, "full_ramen", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        speed.main()
+    (setting,) = json.loads(out.read_text())["settings"].values()
+    assert [row["what"] for row in setting["rows"]] == ["ramen, fp32", "ramen, fp16"]
+
+
 def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
     row = {
         "what": "ramen",
