@@ -37,3 +37,14 @@ def test_page_of_performance_shows_the_committed_results(monkeypatch):
     results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
     page = (DOCS / "performance.md").read_text()
     assert markdown_page(speed.tables(results["settings"])).strip() in page
+
+
+def test_readme_states_the_committed_speeds():
+    results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
+    page = (DOCS.parent / "README.md").read_text()
+    for result in results["settings"].values():
+        about, speeds = result["setting"], {row["what"]: row["images_a_second"] for row in result["rows"]}
+        sizes = ", ".join(str(about[name]) for name in ("classes", "capacity", "topk", "batch"))
+        model = "/".join(about["model"].rsplit("-", 1))
+        stated = f"| {model} | {sizes} | {speeds['ramen, fp16']:,.0f} | {speeds['ramen, sign']:,.0f} |"
+        assert stated in page
