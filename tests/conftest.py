@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skip(reason="the measuring model and stream are not beside the checkout")
             )
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """What a command sets for its process ends with the test that called it."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        if name.startswith("CUBLAS"):
+            del os.environ[name]
 
 
 @pytest.fixture(params=["vit", "resnet"])

@@ -259,6 +259,34 @@ def check_room() -> None:
             memory.aggregate(memory.select(queries[:2], 1), torch.ones(2, 4, 1), ahead=fetch)
 
 
+def check_no_room() -> None:
+    """Where nothing fits on the GPU, everything is fetched when it is needed."""
+    with as_if_split() as patch:
+        memory, empty = memory_of("sign"), torch.empty
+        memory.fixed_shapes = True
+        batches = list(random_batches(3))
+        for batch in batches[:2]:
+            memory.insert(memory.stage(*batch))
+
+        def no_room(*shape: int, **options: object) -> Tensor:
+            if shape[0] > 0:
+                raise torch.OutOfMemoryError("no room")
+            return empty(*shape, **options)
+
+        queues, queries, *_ = batches[2]
+        memory.admit(len(queues))
+        fetch = memory.fetch_ahead(3)
+        with patch.context() as full:
+            full.setattr(fetchahead.torch, "empty", no_room)
+            with fetch(queries):
+                pass
+        assert fetch.width == 0
+        memory.put(memory.stage(*batches[2]), fetch)
+        selection = memory.select(queries, 3)
+        sums = [memory.aggregate(selection, selection.distances, ahead=ahead) for ahead in (fetch, None)]
+        assert torch.equal(*sums)
+
+
 def check_ramen(**parameters: object) -> None:
     """The method answers the same with what comes ahead, and makes use of it where it can."""
     with as_if_split() as patch:
@@ -291,6 +319,7 @@ def main() -> None:
         check_fetch_ahead(name, whole)
     check_overwritten_and_missing_rows()
     check_room()
+    check_no_room()
     for parameters in ({"codec": "sign"}, {"visibility": "causal"}, {"consistency": False}):
         check_ramen(capacity=2, topk=1, **parameters)
     for dtype, width in ((torch.uint8, 1300), (torch.int8, 7), (torch.float16, 66), (torch.float16, 33)):

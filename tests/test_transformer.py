@@ -71,6 +71,24 @@ def test_features_and_gradients_equal_the_modules_own(variant: str) -> None:
         torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize("size", [32, 36, 33])
+def test_patches_of_images_that_lie_anywhere(size: int, offset: int, dtype: torch.dtype) -> None:
+    """Whole patches, and a rest beside them that is left out, from any place in memory on."""
+    module = VisionTransformer(size, 8, 64, 1, 4, 4.0, output_dim=24).to(dtype)
+    encoder = AffineEncoder(module)
+    assert encoder.is_fast
+    numbers = torch.randn(offset + 2 * 3 * size * size, generator=torch.Generator().manual_seed(1))
+    pictures = numbers.to(dtype)[offset:].view(2, 3, size, size)
+    with torch.no_grad():
+        expected = module.conv1(pictures).flatten(2).transpose(1, 2)
+        tokens = encoder.taken_up(pictures)
+    torch.testing.assert_close(tokens[:, 1:], expected)
+    assert not tokens[:, 0].any()
+    assert torch.equal(encoder.taken_up(pictures.to(memory_format=torch.channels_last)), tokens)
+
+
 @pytest.mark.parametrize("variant", ["clip", "no norm before"])
 def test_images_can_be_taken_up_once_for_several_passes(variant: str) -> None:
     module = tower(**VARIANTS[variant])

@@ -125,7 +125,7 @@ def _sum_from_host(
     from ramen.kernels.rows import copy_rows
 
     first = 0
-    if ahead is not None:
+    if ahead is not None and ahead.width:
         _sum_panel(codec, ahead.table, scales, ahead.places(rows), rows, weights, out, 0)
         first = ahead.width
         if first == codec.width:

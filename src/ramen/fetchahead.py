@@ -71,7 +71,10 @@ class FetchAhead:
         room = min(2 * self._most, rows)
         columns = next(self._codec.panels(room, _MOST_BYTES, unpacked=False))
         # All that outlives the fork belongs to the current stream, and is given back after it has joined.
-        self.table = torch.empty(room, columns.stop, dtype=self._stored.dtype, device=device)
+        self.table = _empty_table(room, columns.stop, self._stored.dtype, device)
+        if self.width == 0:
+            yield
+            return
         self._guessed = torch.zeros(rows, dtype=torch.int32, device=device)
         self._place = torch.empty(rows, dtype=torch.int64, device=device)
         try:
@@ -91,11 +94,13 @@ class FetchAhead:
 
     @property
     def width(self) -> int:
-        """How many columns of each row come ahead."""
+        """How many columns of each row come ahead: 0 where the GPU has no room for any."""
         return self.table.shape[1]
 
     def outdate(self, rows: Tensor) -> None:
         """These have been overwritten: what came of them is worth nothing."""
+        if self.width == 0:
+            return
         self._fresh.index_fill_(0, rows, 0)
 
     def places(self, rows: Tensor) -> Tensor:
@@ -111,6 +116,13 @@ class FetchAhead:
         place = torch.where(missing != 0, self._place[-1] + missing.cumsum(0), self._place)  # behind the last
         copy_rows(self._stored[:, : self.width], needed & ~self._fresh, place, self.table)
         return place[rows]
+
+
+def _empty_table(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    try:
+        return torch.empty(rows, columns, dtype=dtype, device=device)
+    except torch.OutOfMemoryError:  # then all rows come when they are needed
+        return torch.empty(0, 0, dtype=dtype, device=device)
 
 
 def marked(count: int, rows: Tensor) -> Tensor:

@@ -66,13 +66,14 @@ class RowPool:
 
     def write(self, rows: Tensor, name: str, values: Tensor) -> None:
         """Overwrite ``rows`` of one column; they may lie elsewhere than the column."""
-        column = self.columns[name]
-        if column.shared or (column.width and kernels.usable_on(rows.device)):
+        column, table = self.columns[name], self._tensors[name]
+        beside = table.device == rows.device and kernels.usable_on(rows.device)
+        if column.shared or (beside and column.width):
             from ramen.kernels.rows import write_rows
 
-            write_rows(self._tensors[name], rows, values)
+            write_rows(table, rows, values)
         else:
-            self._tensors[name][rows.to(column.device)] = values.to(column.device)
+            table[rows.to(column.device)] = values.to(column.device)
 
     def reserve(self, rows: int) -> None:
         """Make room for ``rows`` rows."""

@@ -364,8 +364,9 @@ def _in_words(run: int, *tensors: Tensor) -> tuple[Any, ...]:
     Behind them the run's length in such numbers.
     """
     size = tensors[0].element_size()
+    lengths = [run, *(length for tensor in tensors for length in (tensor.shape[-1], tensor.storage_offset()))]
     for word in (torch.int64, torch.int32):
-        if all(length * size % word.itemsize == 0 for length in (run, *(t.shape[-1] for t in tensors))):
+        if all(length * size % word.itemsize == 0 for length in lengths):
             return *(tensor.view(word) for tensor in tensors), run * size // word.itemsize
     return *tensors, run
 
