@@ -31,10 +31,11 @@ def test_links_inside_the_project_lead_somewhere(page):
         assert (path.parent / target).exists(), f"{page} links to {target}"
 
 
-def test_page_of_performance_shows_the_committed_results(monkeypatch):
+@pytest.mark.parametrize("name", ["speed_h200_fp16", "speed_cpu_fp32"])
+def test_page_of_performance_shows_the_committed_results(name, monkeypatch):
     monkeypatch.syspath_prepend("benchmarks")
     speed = load_benchmark("speed")
-    results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
+    results = json.loads((DOCS.parent / f"benchmarks/results/{name}.json").read_text())
     page = (DOCS / "performance.md").read_text()
     assert markdown_page(speed.tables(results["settings"])).strip() in page
 
