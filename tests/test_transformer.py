@@ -88,6 +88,11 @@ def test_patches_of_images_that_lie_anywhere(size: int, offset: int, dtype: torc
     assert not tokens[:, 0].any()
     assert torch.equal(encoder.taken_up(pictures.to(memory_format=torch.channels_last)), tokens)
 
+    rows = torch.cat([pictures.flatten(1), torch.ones(2, 1, dtype=dtype)], 1)  # cut from wider rows
+    one = rows[:, :-1].unflatten(1, pictures.shape[1:])[:1]
+    assert one.is_contiguous()
+    torch.testing.assert_close(encoder.taken_up(one), tokens[:1])
+
 
 @pytest.mark.parametrize("variant", ["clip", "no norm before"])
 def test_images_can_be_taken_up_once_for_several_passes(variant: str) -> None:

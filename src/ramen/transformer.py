@@ -21,6 +21,7 @@ from ramen.kernels import activation, attention, norm
 from ramen.kernels.attention import Attended
 from ramen.kernels.norm import Normalised, Place
 from ramen.norms import LayerNorm, Norm
+from ramen.words import in_words
 
 _LINEAR = (nn.Linear, type(nn.MultiheadAttention(1, 1).out_proj))
 
@@ -182,7 +183,8 @@ class Transformer:
         tokens[:, 0] = 0
         tokens[:, 1:, channels * down * across :] = 0
         # pixels that stay side by side are moved as one number
-        pixels, patches, across = _in_words(across, images.detach().contiguous(), tokens)
+        pixels, patches = in_words(images.detach().contiguous(), tokens, run=across)
+        across = across * tokens.element_size() // patches.element_size()
         pixels = pixels[:, :, : rows * down, : columns * across].unflatten(2, (rows, down))
         pixels = pixels.unflatten(4, (columns, across)).permute(0, 2, 4, 1, 3, 5)
         patches = patches[:, 1:, : channels * down * across]
@@ -356,19 +358,6 @@ def _add_product(x: Tensor, inputs: Tensor, weight: Tensor) -> None:
     """``x += inputs @ weight.T`` in one pass over ``x``, all tokens of which lie side by side, or one."""
     rows = x[:, 0] if x.shape[1] == 1 else x.view(-1, x.shape[2])
     rows.addmm_(inputs.flatten(0, 1), weight.T)
-
-
-def _in_words(run: int, *tensors: Tensor) -> tuple[Any, ...]:
-    """``tensors`` as the widest whole numbers that make up their rows and runs of ``run`` numbers in these.
-
-    Behind them the run's length in such numbers.
-    """
-    size = tensors[0].element_size()
-    lengths = [run, *(length for tensor in tensors for length in (tensor.shape[-1], tensor.storage_offset()))]
-    for word in (torch.int64, torch.int32):
-        if all(length * size % word.itemsize == 0 for length in lengths):
-            return *(tensor.view(word) for tensor in tensors), run * size // word.itemsize
-    return *tensors, run
 
 
 def _padded(weight: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ramen.kernels import OPTIONS, on
+from ramen.words import in_words
 
 _WIDTH = 1024  # numbers that one program moves
 # Where others are at work: so few programs, each with a tile under way, keep a bus busy and leave room.
@@ -90,9 +91,4 @@ def copy_rows_sparingly(source: Tensor, needed: Tensor, place: Tensor, target: T
 
 
 def _as_words(*tables: Tensor) -> list[Tensor]:
-    """The same bytes as the widest whole numbers that every row begins with."""
-    sizes = [n * t.element_size() for t in tables for n in (t.shape[1], t.stride(0), t.storage_offset())]
-    for word in (torch.int32, torch.int16):
-        if all(size % word.itemsize == 0 for size in sizes):
-            return [table.view(word) for table in tables]
-    return [table.view(torch.int8) for table in tables]
+    return in_words(*tables, widest=torch.int32)  # for which the sizes above are
