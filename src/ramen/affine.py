@@ -220,9 +220,6 @@ class AffineEncoder:
         self.path = "plain: fast=False"
         if not fast:
             return
-        if len(self._wiring) > len(self.layout):
-            self.path = "plain: some of its norm layers share parameters"
-            return
         try:
             transformer = Transformer(self._module, self._norms, self._places())
         except NotCoveredError as reason:
@@ -242,6 +239,8 @@ class AffineEncoder:
         self.path = "transformer"
 
     def _places(self) -> dict[str, Place]:
+        if len(self._wiring) > len(self.layout):
+            raise NotCoveredError("some of its norm layers share parameters")
         starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
         return {
             name: Place(
