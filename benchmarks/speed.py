@@ -200,7 +200,7 @@ class Bench:
         setting: Setting,
         arguments: argparse.Namespace,
         console: Console,
-        grown: Callable[[], None] = lambda: None,
+        grown: Callable[[], None],
     ) -> None:
         self.setting, self.arguments, self.console, self.grown = setting, arguments, console, grown
         self.classifier = self._classifier(setting)

@@ -44,9 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
     """What a command sets for its process ends with the test that called it."""
-    before = dict(os.environ)
+    before = set(os.environ)
     yield
-    for name in os.environ.keys() - before.keys():
+    for name in os.environ.keys() - before:
         if name.startswith("CUBLAS"):
             del os.environ[name]
 

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from kernel_checks import memory_of, random_batches
+from kernel_checks import as_if_split, memory_of, random_batches
 from torch import Tensor
 from tracing import traced_ramen
 from waiting import no_waiting
 
 import ramen
-from ramen import codecs, fetchahead, pool, testing
+from ramen import codecs, fetchahead, testing
 from ramen.adaptation import sample_gradients
 from ramen.fetchahead import SideStream
 from ramen.graphs import Recorded, Recorder
@@ -52,21 +52,20 @@ def test_the_block_is_around_the_backward_pass(fails: bool, monkeypatch: pytest.
     assert [events[0], *events[2:]] == ["forward", "backward", "end"]
 
 
-def test_only_gradients_in_host_memory_that_a_gpu_reads_come_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_gradients_in_host_memory_that_a_gpu_reads_come_ahead() -> None:
     def memory(fixed_shapes: bool = True, **options: object) -> Memory:
         memory = Memory(4, 5, 8, 300, **options)
         memory.fixed_shapes = fixed_shapes
         return memory
 
     assert memory().fetch_ahead(3) is None
-    monkeypatch.setattr(pool.Column, "shared", property(lambda column: column.used_from is not None))
-    monkeypatch.setattr(pool, "shared_zeros", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
-    shared = memory()
-    assert shared.fetch_ahead(3) is not None
-    shared.fetches_ahead = False
-    assert shared.fetch_ahead(3) is None
-    assert memory(fifo="float16").fetch_ahead(3) is None  # passes are recorded by themselves
-    assert memory(fixed_shapes=False).fetch_ahead(3) is None
+    with as_if_split():
+        shared = memory()
+        assert shared.fetch_ahead(3) is not None
+        shared.fetches_ahead = False
+        assert shared.fetch_ahead(3) is None
+        assert memory(fifo="float16").fetch_ahead(3) is None  # passes are recorded by themselves
+        assert memory(fixed_shapes=False).fetch_ahead(3) is None
 
 
 def test_a_recording_ends_with_the_switch() -> None:
