@@ -25,8 +25,9 @@ from rich.table import Table
 from torch import Tensor
 
 import ramen
-from ramen import resample, testing
-from ramen.prefetch import prefetch
+from ramen import testing
+from ramen.images import resize
+from ramen.models.prefetch import prefetch
 
 SIZES = {"32 x 32 (CIFAR)": (32, 32), "500 x 375 (photographs)": (375, 500)}
 
@@ -93,10 +94,10 @@ def resizing(options: argparse.Namespace, console: Console) -> list[dict[str, An
 def _paths(preprocess: ramen.Preprocess, batch: Tensor, repeats: int) -> dict[str, float]:
     plan = preprocess._plan(tuple(batch.shape[2:]))
     expected = preprocess(batch)
-    assert resample.agrees_with_pillow(plan)
+    assert resize.agrees_with_pillow(plan)
 
     def by_matrices() -> Tensor:
-        return preprocess.normalise(resample.resize(batch, plan))
+        return preprocess.normalise(resize.resize(batch, plan))
 
     assert torch.equal(by_matrices(), expected)
     spent = cpu_milliseconds(

@@ -28,16 +28,16 @@ from rich.console import Console
 from torch import Tensor
 
 import ramen
-from ramen.adaptation import adapted_logits, sample_gradients
-from ramen.codecs import CODECS
-from ramen.devices import readable_bytes
-from ramen.experiments import provenance
-from ramen.experiments.measure import wait_for
-from ramen.experiments.tables import Cell, Column, Table, markdown_page, print_tables
-from ramen.graphs import Function
-from ramen.memory import Selection, Staged
+from ramen.experiments.run import provenance
+from ramen.experiments.run.measure import wait_for
+from ramen.experiments.tables.table import Cell, Column, Table, markdown_page, print_tables
+from ramen.kernels.cuda_graphs import Function
+from ramen.memory.codecs import CODECS
+from ramen.memory.memory import Selection, Staged
+from ramen.methods._steps import adapted_logits, sample_gradients
 from ramen.methods.ramen import Ramen
-from ramen.workspaces import without_workspaces
+from ramen.utils.cublas import without_workspaces
+from ramen.utils.devices import readable_bytes
 
 WHAT = ("baselines", "codecs", "placements", "growth", "batches")
 FILL = 1000  # entries at a time

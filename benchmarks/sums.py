@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ramen import aggregate, kernels
-from ramen.codecs import CODECS, PackedCodec
-from ramen.memory import Memory, Selection
+from ramen import kernels
+from ramen.memory import row_sums
+from ramen.memory.codecs import CODECS, PackedCodec
+from ramen.memory.memory import Memory, Selection
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:
@@ -92,13 +93,13 @@ def measure(arguments: argparse.Namespace, codec: str, place: str) -> dict[str, 
     }
     for way in ways(memory):
         times[way] = milliseconds(
-            lambda w=way: aggregate.weighted_sums(  # type: ignore[misc]
+            lambda w=way: row_sums.weighted_sums(  # type: ignore[misc]
                 memory.codec, pool["gradients"], pool["scales"], rows, weights, way=w
             ),
             memory.device,
             arguments.repeats,
         )
-    best = aggregate.best_way(memory.codec, pool["gradients"], memory.device)
+    best = row_sums.best_way(memory.codec, pool["gradients"], memory.device)
     megabytes = {str(device): count / 2**20 for device, count in memory.max_bytes().items()}
     return {
         "codec": codec,
@@ -125,7 +126,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     arguments = parser.parse_args()
     arguments.device = torch.empty(0, device=arguments.device).device  # with its index
-    names = ("codec", "gradients on", "MiB", "stage", "insert", *aggregate.WAYS, "taken")
+    names = ("codec", "gradients on", "MiB", "stage", "insert", *row_sums.WAYS, "taken")
     table = Table(title="milliseconds a batch")
     for name in names:
         table.add_column(name, justify="left" if name in ("codec", "gradients on", "taken") else "right")
@@ -135,7 +136,7 @@ def main() -> None:
             result = measure(arguments, codec, place)
             results.append(result)
             times = result["milliseconds"]
-            cells = [f"{times[n]:.2f}" if n in times else "" for n in ("stage", "insert", *aggregate.WAYS)]
+            cells = [f"{times[n]:.2f}" if n in times else "" for n in ("stage", "insert", *row_sums.WAYS)]
             table.add_row(codec, place, f"{sum(result['mebibytes'].values()):.1f}", *cells, result["taken"])
     Console().print(table)
     if arguments.out is not None:

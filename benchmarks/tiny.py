@@ -19,12 +19,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ramen import demo, scoring
-from ramen.tiny import styles
-from ramen.tiny.model import load_tiny
-from ramen.tiny.pictures import draw_pictures
-from ramen.tiny.shapes import OBJECTS
-from ramen.tiny.stream import DOMAINS, mixed_stream
+from ramen import scoring
+from ramen.data.drawings import styles
+from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.pictures import draw_pictures
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.experiments import demo
+from ramen.models.tiny_clip.model import load_tiny
 
 _RAMEN = [  # topk, beta, lr
     *((3, 0.0, lr) for lr in (1e-2, 2e-2, 3e-2)),

@@ -11,35 +11,45 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ramen import prompts as prompts
+    from ramen import data as data
     from ramen import testing as testing
-    from ramen.affine import AffineEncoder as AffineEncoder
-    from ramen.classifier import ZeroShotClassifier as ZeroShotClassifier
-    from ramen.methods.base import Answer as Answer
-    from ramen.methods.base import Method as Method
-    from ramen.methods.base import MethodInfo as MethodInfo
-    from ramen.methods.base import Prediction as Prediction
-    from ramen.methods.registry import create as create
-    from ramen.methods.registry import describe as describe
-    from ramen.methods.registry import list_methods as list_methods
-    from ramen.methods.registry import register as register
-    from ramen.preprocess import Preprocess as Preprocess
+    from ramen.encoder.affine_encoder import AffineEncoder as AffineEncoder
+    from ramen.experiments.analysis import scoring as scoring
+    from ramen.images.preprocess import Preprocess as Preprocess
+    from ramen.methods._base import Answer as Answer
+    from ramen.methods._base import Method as Method
+    from ramen.methods._base import MethodInfo as MethodInfo
+    from ramen.methods._base import Prediction as Prediction
+    from ramen.methods._registry import create as create
+    from ramen.methods._registry import describe as describe
+    from ramen.methods._registry import list_methods as list_methods
+    from ramen.methods._registry import register as register
+    from ramen.models import prompts as prompts
+    from ramen.models.classifier import ZeroShotClassifier as ZeroShotClassifier
+    from ramen.models.prefetch import prefetch as prefetch
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
-    "AffineEncoder": "ramen.affine",
-    "Answer": "ramen.methods.base",
-    "Method": "ramen.methods.base",
-    "MethodInfo": "ramen.methods.base",
-    "Prediction": "ramen.methods.base",
-    "Preprocess": "ramen.preprocess",
-    "ZeroShotClassifier": "ramen.classifier",
-    "create": "ramen.methods.registry",
-    "describe": "ramen.methods.registry",
-    "list_methods": "ramen.methods.registry",
-    "register": "ramen.methods.registry",
+    "AffineEncoder": "ramen.encoder.affine_encoder",
+    "Answer": "ramen.methods._base",
+    "Method": "ramen.methods._base",
+    "MethodInfo": "ramen.methods._base",
+    "Prediction": "ramen.methods._base",
+    "Preprocess": "ramen.images.preprocess",
+    "ZeroShotClassifier": "ramen.models.classifier",
+    "create": "ramen.methods._registry",
+    "describe": "ramen.methods._registry",
+    "list_methods": "ramen.methods._registry",
+    "prefetch": "ramen.models.prefetch",
+    "register": "ramen.methods._registry",
 }
-_MODULES = ("prompts", "testing")
+# Packages and modules that are public as ``ramen.<name>``.
+_MODULES = {
+    "data": "ramen.data",
+    "prompts": "ramen.models.prompts",
+    "scoring": "ramen.experiments.analysis.scoring",
+    "testing": "ramen.testing",
+}
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
@@ -48,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"ramen.{name}")
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'ramen' has no attribute {name!r}")
 
 

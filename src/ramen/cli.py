@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ramen.data.commands import app as data_app
+from ramen.data.commands.app import app as data_app
 from ramen.doctor.command import doctor
 from ramen.experiments.commands.compare import compare
 from ramen.experiments.commands.models import app as models_app
@@ -14,7 +14,7 @@ from ramen.experiments.commands.report import report
 from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
-from ramen.workspaces import without_workspaces
+from ramen.utils.cublas import without_workspaces
 
 app = typer.Typer(
     add_completion=False,
@@ -41,8 +41,8 @@ def describe(
     ] = None,
 ) -> None:
     """What a method is: its paper, what it updates, what it predicts with, its parameters."""
-    from ramen.methods.registry import describe as record
-    from ramen.methods.registry import list_methods
+    from ramen.methods._registry import describe as record
+    from ramen.methods._registry import list_methods
 
     if name is None:
         for method in list_methods():
@@ -75,7 +75,7 @@ def demo(
     """Show a tiny CLIP adapting to a mixed stream of drawings: no downloads, about a minute."""
     from rich.console import Console
 
-    from ramen import demo as demonstration
+    from ramen.experiments import demo as demonstration
 
     names = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
     try:

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from conftest import load_benchmark
 
 from ramen import testing
+from tests.conftest import load_benchmark
 
 
 @pytest.fixture

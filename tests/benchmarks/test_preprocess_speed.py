@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import load_benchmark
+
+from tests.conftest import load_benchmark
 
 
 def test_it_runs_and_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

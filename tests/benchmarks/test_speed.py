@@ -5,10 +5,10 @@ import time
 
 import pytest
 import torch
-from conftest import load_benchmark
 
 import ramen
 from ramen import testing
+from tests.conftest import load_benchmark
 
 
 @pytest.fixture

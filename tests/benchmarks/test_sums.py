@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import load_benchmark
 
-from ramen.codecs import CODECS
+from ramen.memory.codecs import CODECS
+from tests.conftest import load_benchmark
 
 
 def test_sums(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

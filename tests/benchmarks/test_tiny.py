@@ -4,9 +4,9 @@ import json
 import statistics
 
 import pytest
-from conftest import load_benchmark
 
-from ramen import demo
+from ramen.experiments import demo
+from tests.conftest import load_benchmark
 
 
 @pytest.fixture

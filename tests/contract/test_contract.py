@@ -6,7 +6,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.methods import registry
+from ramen.methods import _registry
 
 # Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
 FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
@@ -110,10 +110,10 @@ class _Honest(ramen.Method):
 
 @pytest.fixture(autouse=True)
 def _forget_own_methods():
-    before = dict(registry._METHODS)
+    before = dict(_registry._METHODS)
     yield
-    registry._METHODS.clear()
-    registry._METHODS.update(before)
+    _registry._METHODS.clear()
+    _registry._METHODS.update(before)
 
 
 def entered(cls: type[ramen.Method], **facts: object) -> type[ramen.Method]:

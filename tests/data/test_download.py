@@ -9,10 +9,10 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from layouts import write_cifar_c
 
 from ramen.data import download, registry
 from ramen.data.download import DownloadError, fetch, unpack
+from tests.fakes.layouts import write_cifar_c
 
 
 class Server(ThreadingHTTPServer):

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import write_cifar_c, write_image, write_tree
 from typer.testing import CliRunner
 
 from ramen.cli import app
 from ramen.data import registry
 from ramen.data.verify import verify
-from ramen.preprocess import MAX_PIXELS, Preprocess
+from ramen.images.preprocess import MAX_PIXELS, Preprocess
+from tests.fakes.layouts import write_cifar_c, write_image, write_tree
 
 runner = CliRunner()
 

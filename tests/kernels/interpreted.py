@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from ramen import halves
 from ramen.kernels import activation, attention, nearest, norm
+from ramen.utils import split_precision
 
 
 def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) -> None:
@@ -92,7 +92,7 @@ def check_nearest(topk: int, dtype: torch.dtype) -> None:
     table[0], table[1, :3] = torch.arange(1, 11), torch.tensor([20, 30, 11])
     expected = nearest.nearest(queries, embeddings, 33, table, topk)
     rounded = queries.half().float()
-    parts = torch.cat([rounded, (queries - rounded) * halves.REST_SCALE]) @ embeddings.float().T
+    parts = torch.cat([rounded, (queries - rounded) * split_precision.REST_SCALE]) @ embeddings.float().T
     for products in (nearest._products(queries, embeddings), parts):
         found = nearest._nearest_triton(queries, embeddings, products, table, topk)
         for one, two in zip(found, expected, strict=True):

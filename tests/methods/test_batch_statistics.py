@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from mutable_model import stream
 from torch import Tensor
 
 import ramen
 from ramen import testing
+from tests.oracles.mutable_model import stream
 
 SETTINGS = {
     "tent": {"lr": 1e-2},
@@ -134,7 +134,7 @@ def test_where_nothing_helps_the_batch_is_answered_zero_shot(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overflow whose cause is not found changes nothing."""
-    for module in ("ramen.adaptation", "ramen.methods.mint"):
+    for module in ("ramen.methods._steps", "ramen.methods.mint"):
         monkeypatch.setattr(f"{module}.refuse_overflowing", lambda _, images, usable: (images, usable))
     method = create(name, resnet())
     images = stream(2)

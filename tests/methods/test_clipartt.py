@@ -2,12 +2,19 @@
 
 import pytest
 import torch
-from mutable_model import use_batch_statistics
-from ordinary_model import SCALE, OrdinaryModel, alike_classifier, embed_words, published_loss, stream
 from torch import Tensor
 
 import ramen
 from ramen import ZeroShotClassifier, testing
+from tests.oracles.mutable_model import use_batch_statistics
+from tests.oracles.ordinary_model import (
+    SCALE,
+    OrdinaryModel,
+    alike_classifier,
+    embed_words,
+    published_loss,
+    stream,
+)
 
 
 class OrdinaryClipartt(OrdinaryModel):

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from mutable_model import use_batch_statistics
-from ordinary_model import SCALE, OrdinaryModel, stream
 from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.class_means import ClassMeans
+from ramen.memory.class_means import ClassMeans
+from tests.oracles.mutable_model import use_batch_statistics
+from tests.oracles.ordinary_model import SCALE, OrdinaryModel, stream
 
 
 class OrdinaryMint(OrdinaryModel):

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 from torch import Tensor, nn
 
 import ramen
 from ramen import ZeroShotClassifier, testing
-from ramen.hashing import pair_scores
+from ramen.utils.pair_scores import pair_scores
+from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 
 
 class Oracle(MutableModel):

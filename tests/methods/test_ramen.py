@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import testing
-from ramen.memory import Memory
+from ramen.memory.memory import Memory
 
 CLASSES, SCALE = 5, 30.0
 

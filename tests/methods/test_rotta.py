@@ -5,14 +5,14 @@ import math
 
 import pytest
 import torch
-from mutable_model import CLASSES, MutableModel, RobustBatchNorm, stream, use_robust_batch_norm
 from torch import Tensor
-from torchvision_augment import composed
 
 import ramen
 from ramen import ZeroShotClassifier, testing
-from ramen.augment import draw
-from ramen.preprocess import CLIP_MEAN, CLIP_STD
+from ramen.images.augment import draw
+from ramen.images.preprocess import CLIP_MEAN, CLIP_STD
+from tests.oracles.mutable_model import CLASSES, MutableModel, RobustBatchNorm, stream, use_robust_batch_norm
+from tests.oracles.torchvision_augment import composed
 
 
 class Oracle:

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 import ramen
 from ramen import AffineEncoder, testing
 from ramen.methods.sar import trained_part
+from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 
 
 class Oracle(MutableModel):

@@ -5,11 +5,11 @@ import re
 
 import pytest
 import torch
-from mutable_model import use_batch_statistics
 from torch import Tensor, nn
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
+from tests.oracles.mutable_model import use_batch_statistics
 
 SCALE = 30.0
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from waiting import no_waiting
 
 import ramen
 from ramen import ZeroShotClassifier, testing
-from ramen.objectives import entropy
+from ramen.methods._losses import entropy
+from tests.helpers.waiting import no_waiting
 
 SCALE = 30.0
 SETTINGS = {

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from mutable_model import use_batch_statistics
-from ordinary_model import SCALE, OrdinaryModel, alike_classifier, published_loss, stream
 from torch import Tensor
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
+from tests.oracles.mutable_model import use_batch_statistics
+from tests.oracles.ordinary_model import SCALE, OrdinaryModel, alike_classifier, published_loss, stream
 
 
 class OrdinaryWatt(OrdinaryModel):

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ramen import __version__
-from ramen.checks import nearest
 from ramen.data.archives import Archive, md5_of
 from ramen.data.registry import describe, list_datasets, read
+from ramen.utils.checks import nearest
 
 Advance = Callable[[str, int, int | None], object]  # what is done, how much of it, of how much if known
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramen.checks import nearest
-from ramen.data import archives, arrays, cifar_c, domainbed, drawings, folder, imagenet_c
+from ramen.data import archives
 from ramen.data.archives import Archive
 from ramen.data.dataset import Dataset
-from ramen.data.reading import Reader, Reading
-from ramen.tiny.shapes import OBJECTS
-from ramen.tiny.stream import DOMAINS
+from ramen.data.drawings.domains import DOMAINS
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.formats import arrays, cifar_c, domainbed, drawings, folder, imagenet_c
+from ramen.data.formats.reading import Reader, Reading
+from ramen.utils.checks import nearest
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ramen.data.archives import md5_of
-from ramen.data.reading import Finding, Reading
+from ramen.data.formats.reading import Finding, Reading
+from ramen.data.formats.stored_images import FilePictures
 from ramen.data.registry import describe, read
-from ramen.data.stored import FilePictures
-from ramen.preprocess import open_image
+from ramen.images.preprocess import open_image
 
 Advance = Callable[[str, int, int], object]  # what is done, how much of it, of how much
 

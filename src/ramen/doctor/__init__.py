@@ -26,7 +26,7 @@ def examine(model: str | None = None) -> Iterator[Finding]:
     """Everything that the checks find, as they find it; none of them stops the others.
 
     Args:
-        model: Also look at this model, named as ``ramen.experiments.models.load_model`` takes it.
+        model: Also look at this model, named as ``ramen.models.by_name.load_model`` takes it.
     """
     for check in CHECKS:
         yield from findings_of(check)

@@ -17,7 +17,7 @@ def devices() -> Iterator[Finding]:
     """What can compute."""
     import torch
 
-    from ramen.devices import readable_bytes
+    from ramen.utils.devices import readable_bytes
 
     count = torch.cuda.device_count()
     for index in range(count):
@@ -58,7 +58,7 @@ def threads() -> Iterator[Finding]:
 
 def available_cores() -> int:
     """What this process may use: its affinity, and a control group's share of time."""
-    from ramen.data.making import available_cores as allowed
+    from ramen.data.make.output import available_cores as allowed
 
     cores = allowed()
     try:
@@ -72,7 +72,7 @@ def memory() -> Iterator[Finding]:
     """What is free of the host's memory."""
     import torch
 
-    from ramen.devices import free_bytes, readable_bytes
+    from ramen.utils.devices import free_bytes, readable_bytes
 
     free = free_bytes(torch.device("cpu"))
     if free is None:

@@ -17,11 +17,11 @@ def self_test() -> Iterator[Finding]:
     """Zero-shot answers to drawings of every object, then one batch of Ramen."""
     import torch
 
-    from ramen.methods.registry import create
-    from ramen.tiny.model import load_tiny
-    from ramen.tiny.pictures import draw_pictures
-    from ramen.tiny.shapes import OBJECTS
-    from ramen.tiny.styles import TRAINED
+    from ramen.data.drawings.pictures import draw_pictures
+    from ramen.data.drawings.shapes import OBJECTS
+    from ramen.data.drawings.styles import TRAINED
+    from ramen.methods._registry import create
+    from ramen.models.tiny_clip.model import load_tiny
 
     names = list(OBJECTS)
     classifier = load_tiny(names)
@@ -66,7 +66,7 @@ def _speed(zero_shot: float, ramen: float) -> Finding:
 
 def model_check(name: str) -> Iterator[Finding]:
     """Which norm layers of a model's image tower are adapted, and how it computes."""
-    from ramen.experiments.models import load_model
+    from ramen.models.by_name import load_model
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

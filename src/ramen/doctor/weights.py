@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-import ramen.tiny
 from ramen.doctor.findings import Finding
 
 
@@ -26,15 +25,15 @@ def tiny_weights() -> Iterator[Finding]:
 
 
 def _tiny_folder() -> Path:
-    """As ``ramen.tiny.model`` has it, which cannot be loaded where torch is broken."""
-    return Path(ramen.tiny.__file__).parent / "weights"
+    """As ``ramen.models.tiny_clip.model`` has it, which cannot be loaded where torch is broken."""
+    return Path(__file__).parents[1] / "models" / "tiny_clip" / "weights"
 
 
 def pretrained_weights() -> Iterator[Finding]:
     """Whether the weights of the presets' models have been downloaded."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from ramen.experiments.presets import list_presets, load_preset
+    from ramen.experiments.plan.presets import list_presets, load_preset
 
     models = sorted({str(load_preset(name).model) for name in list_presets()} - {"tiny"})
     missing = [model for model in models if not _downloaded(model)]

@@ -9,8 +9,9 @@ of a distance near zero.
 import torch
 from torch import Tensor
 
-from ramen import halves, kernels
-from ramen.pool import aligned
+from ramen import kernels
+from ramen.memory.row_table import aligned
+from ramen.utils import split_precision
 
 _MOST_TOPK = 8  # the kernel looks for one after the other
 _MOST_SLOTS = 4096
@@ -35,7 +36,7 @@ def nearest(
     if small and kernels.usable_on(queries.device):
         return _nearest_triton(queries, embeddings, products, table, topk)
     if len(products) > len(queries):
-        products = halves.join(products)
+        products = split_precision.join(products)
     scores = products[:, table.clamp_min(0)].masked_fill(table < 0, -torch.inf)
     best = scores.topk(topk, dim=2)
     valid = best.values > -torch.inf
@@ -57,7 +58,7 @@ def _products(queries: Tensor, embeddings: Tensor) -> Tensor:
     """Inner products ``(B, rows)`` in fp32; on a GPU with half-precision rows, two parts ``(2 B, rows)``."""
     if embeddings.dtype == torch.float32 or embeddings.device.type == "cpu":
         return queries @ embeddings.float().T
-    return halves.split_product(queries, embeddings.T)
+    return split_precision.split_product(queries, embeddings.T)
 
 
 def _nearest_triton(
@@ -84,7 +85,7 @@ def _nearest_triton(
             valid,
             apart,
             HAS_REST=len(products) > batch,
-            REST_SCALE=halves.REST_SCALE,
+            REST_SCALE=split_precision.REST_SCALE,
             TOPK=topk,
             SLOTS=kernels.power_of_two(slots),
             WIDTH=kernels.power_of_two(width),

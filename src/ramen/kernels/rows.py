@@ -1,4 +1,4 @@
-"""Rows in and out of tables that may lie in host memory which the GPU sees (``ramen.hostmemory``)."""
+"""Rows in and out of tables that may be in host memory which the GPU sees (``kernels.pinned_memory``)."""
 
 import torch
 import triton
@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ramen.kernels import OPTIONS, on
-from ramen.words import in_words
+from ramen.utils.byte_views import in_words
 
 _WIDTH = 1024  # numbers that one program moves
 # Where others are at work: so few programs, each with a tile under way, keep a bus busy and leave room.

@@ -3,7 +3,7 @@
 One program sums one piece of one query's row, in registers, in the order of its picks. Programs of one piece
 run side by side for all queries, so that rows which several queries share come from the cache. Where queries
 are few, the picks of each are shared out among several programs, whose sums are added. The torch for it is
-``_gathered`` in ``ramen.aggregate``.
+``_gathered`` in ``ramen.memory.row_sums``.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ramen.codecs import PackedCodec
 from ramen.kernels import OPTIONS, on
+from ramen.memory.codecs import PackedCodec
 
 _UNROLLED = 4  # rows whose loads are under way together
 _PROGRAMS = 500  # as many keep a GPU busy

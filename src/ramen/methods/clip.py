@@ -5,10 +5,10 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 
 from torch import Tensor
 
-from ramen import prompts
-from ramen.classifier import MissingPartError, ZeroShotClassifier
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.models import prompts
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 
 
 @register(

@@ -8,12 +8,12 @@ import math
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen.classifier import ZeroShotClassifier
-from ramen.confident import Arrivals, ConfidentMemory
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.pool import Column
+from ramen.memory.lowest_entropy import Arrivals, ConfidentMemory
+from ramen.memory.row_table import Column
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
 
 
 @register(

@@ -5,8 +5,8 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 
 from torch import Tensor
 
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
 
 
 @register(

@@ -6,12 +6,12 @@ CVPR 2026.
 
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import entropy_gradient, sign_step
-from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.statistics import choose, of_batch
+from ramen.encoder.batchnorm_statistics import choose, of_batch
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.methods._steps import entropy_gradient, sign_step
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
 
 
 @register(

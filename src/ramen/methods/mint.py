@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import joint_gradient, refuse_overflowing
-from ramen.class_means import ClassMeans, membership
-from ramen.classifier import ZeroShotClassifier
-from ramen.devices import finite_or_zero
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.optim import AdamState, adam_step
-from ramen.pool import expect
-from ramen.statistics import choose, of_batch
+from ramen.encoder.batchnorm_statistics import choose, of_batch
+from ramen.memory.class_means import ClassMeans, membership
+from ramen.memory.row_table import expect
+from ramen.methods._adam import AdamState, adam_step
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.methods._steps import joint_gradient, refuse_overflowing
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.devices import finite_or_zero
 
 
 @register(

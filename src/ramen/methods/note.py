@@ -6,16 +6,16 @@ Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Corre
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import entropy_gradient, shared_logits, sign_step
-from ramen.classifier import ZeroShotClassifier
-from ramen.hashing import pair_scores
-from ramen.imagestore import ImageStore
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.methods.state import expect_names, saved_affine
-from ramen.reservoir import Reservoir
-from ramen.statistics import choose
+from ramen.encoder.batchnorm_statistics import choose
+from ramen.memory.image_store import ImageStore
+from ramen.memory.reservoir import Reservoir
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.methods._state import expect_names, saved_affine
+from ramen.methods._steps import entropy_gradient, shared_logits, sign_step
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.pair_scores import pair_scores
 
 
 @register(

@@ -12,17 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen import fifo as fifo_order
-from ramen.adaptation import adapted_logits, sample_gradients, sign_step
-from ramen.classifier import ZeroShotClassifier
-from ramen.codecs import CODECS
-from ramen.devices import parse_bytes, upload
-from ramen.graphs import Function
-from ramen.memory import Memory, Selection
-from ramen.memory_plan import MemoryPlan
-from ramen.methods.base import Answer, Method, MethodInfo, Support
-from ramen.methods.registry import register
+from ramen.kernels.cuda_graphs import Function
+from ramen.memory import queue_order as fifo_order
+from ramen.memory.codecs import CODECS
+from ramen.memory.memory import Memory, Selection
+from ramen.memory.plan import MemoryPlan
+from ramen.methods._base import Answer, Method, MethodInfo, Support
+from ramen.methods._registry import register
+from ramen.methods._steps import adapted_logits, sample_gradients, sign_step
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.devices import parse_bytes, upload
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import refuse_overflowing, sign_step
-from ramen.augment import augment, draw
-from ramen.classifier import MissingPartError, ZeroShotClassifier
-from ramen.cstu import Cstu
-from ramen.imagestore import ImageStore
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.methods.state import expect_names, saved_affine, saved_statistics
-from ramen.pool import expect
-from ramen.statistics import Statistics, choose
+from ramen.encoder.batchnorm_statistics import Statistics, choose
+from ramen.images.augment import augment, draw
+from ramen.memory.image_store import ImageStore
+from ramen.memory.row_table import expect
+from ramen.memory.timely_balanced import Cstu
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.methods._state import expect_names, saved_affine, saved_statistics
+from ramen.methods._steps import refuse_overflowing, sign_step
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils import checks
 
 _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
 

@@ -9,16 +9,16 @@ import re
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import entropy_gradient, sign_step
-from ramen.affine import AffineEncoder
-from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.methods.state import expect_names, saved_affine
-from ramen.objectives import entropy, mean_entropy
-from ramen.pool import expect
-from ramen.statistics import choose
+from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.batchnorm_statistics import choose
+from ramen.memory.row_table import expect
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._losses import entropy, mean_entropy
+from ramen.methods._registry import register
+from ramen.methods._state import expect_names, saved_affine
+from ramen.methods._steps import entropy_gradient, sign_step
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
 
 FROZEN = ("none", "top")
 _TOP_BLOCKS = 3

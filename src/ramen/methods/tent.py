@@ -5,13 +5,13 @@ Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 20
 
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import entropy_gradient, sign_step
-from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Answer, Method, MethodInfo
-from ramen.methods.registry import register
-from ramen.pool import expect
-from ramen.statistics import choose
+from ramen.encoder.batchnorm_statistics import choose
+from ramen.memory.row_table import expect
+from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._registry import register
+from ramen.methods._steps import entropy_gradient, sign_step
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
 
 
 @register(

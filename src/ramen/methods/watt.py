@@ -9,11 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ramen import checks, prompts
-from ramen.classifier import MissingPartError, ZeroShotClassifier
-from ramen.methods.base import MethodInfo, check_classifier
-from ramen.methods.contrastive import Contrastive, Steps
-from ramen.methods.registry import register
+from ramen.methods._base import MethodInfo, check_classifier
+from ramen.methods._contrastive import Contrastive, Steps
+from ramen.methods._registry import register
+from ramen.models import prompts
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils import checks
 
 
 @register(

@@ -2,7 +2,7 @@
 
 import torch
 
-from ramen.methods.registry import get_method
+from ramen.methods._registry import get_method
 from ramen.testing.bench import Bench, CountingClassifier, assert_same, tolerance
 
 

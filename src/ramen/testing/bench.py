@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Method, Prediction
-from ramen.statistics import Statistics
+from ramen.encoder.batchnorm_statistics import Statistics
+from ramen.methods._base import Method, Prediction
+from ramen.models.classifier import ZeroShotClassifier
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from ramen.classifier import ZeroShotClassifier
-from ramen.devices import plain_numerics
-from ramen.methods.base import Method
-from ramen.methods.registry import get_method
+from ramen.methods._base import Method
+from ramen.methods._registry import get_method
+from ramen.models.classifier import ZeroShotClassifier
 from ramen.testing import answers, bad_input, states
 from ramen.testing.bench import Bench
 from ramen.testing.models import IMAGE_SIZE, noise, small_classifier
+from ramen.utils.devices import plain_numerics
 
 CONTRACT: tuple[Callable[[Bench], None], ...] = (
     answers.check_record,

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen import prompts
-from ramen.classifier import ZeroShotClassifier
-from ramen.preprocess import Preprocess
+from ramen.images.preprocess import Preprocess
+from ramen.models import prompts
+from ramen.models.classifier import ZeroShotClassifier
 
 IMAGE_SIZE = 32
 _WIDTH = 16

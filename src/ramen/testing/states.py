@@ -6,8 +6,8 @@ import io
 import torch
 from torch import Tensor
 
-from ramen.classifier import ZeroShotClassifier
-from ramen.methods.base import Method
+from ramen.methods._base import Method
+from ramen.models.classifier import ZeroShotClassifier
 from ramen.testing.bench import Bench, assert_same
 
 

@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.data import filters
+from ramen.data.corruptions import filters
+from ramen.data.corruptions.filters import Images
 from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
-from ramen.data.filters import Images
 
 
 @lru_cache

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from ramen.data import filters
+from ramen.data.corruptions import filters
+from ramen.data.corruptions.filters import Images
 from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
-from ramen.data.filters import Images
 
 
 def contrast(x: Images, factor: float, rng: Random) -> Images:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ramen.data import filters
+from ramen.data.corruptions import filters
 
 _PACKAGE = "imagecorruptions"
 _FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ramen.data.corruptions.filters import Images
 from ramen.data.corruptions.pixels import Random
-from ramen.data.filters import Images
 
 
 def gaussian_noise(x: Images, sigma: float, rng: Random) -> Images:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.data.filters import Images
+from ramen.data.corruptions.filters import Images
 
 Random = np.random.Generator
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen import checks
 from ramen.data.corruptions import blur, digital, noise, weather
+from ramen.data.corruptions.filters import Images
 from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
 from ramen.data.corruptions.spatter import spatter
-from ramen.data.filters import Images
+from ramen.utils import checks
 
 SEVERITIES = (1, 2, 3, 4, 5)
 

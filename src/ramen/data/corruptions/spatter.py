@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.data import filters
+from ramen.data.corruptions import filters
+from ramen.data.corruptions.filters import Images
 from ramen.data.corruptions.pixels import Random
-from ramen.data.filters import Images
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]

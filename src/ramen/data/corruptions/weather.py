@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.data import filters
+from ramen.data.corruptions import filters
+from ramen.data.corruptions.filters import Images
 from ramen.data.corruptions.frost import textures
 from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
-from ramen.data.filters import Images
 
 
 def snow(x: Images, parameters: tuple[float, float, float, float, int, float, float], rng: Random) -> Images:

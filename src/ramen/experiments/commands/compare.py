@@ -9,8 +9,8 @@ import typer
 from ramen.experiments.commands import options
 
 if TYPE_CHECKING:
-    from ramen.experiments.experiment import Experiment
-    from ramen.experiments.tables import Table
+    from ramen.experiments.plan.experiment import Experiment
+    from ramen.experiments.tables.table import Table
 
 KINDS = ("accuracy", "averages", "time", "memory", "changes")
 _USUAL = ("accuracy", "averages")
@@ -42,8 +42,8 @@ def compare(
     json_output: options.Json = False,
 ) -> None:
     """Put methods side by side, in the shape of the paper's tables and beside its numbers."""
-    from ramen.experiments.collect import collect
-    from ramen.experiments.writing import choose_format, write
+    from ramen.experiments.analysis.grouping import collect
+    from ramen.experiments.tables.output import choose_format, write
 
     with options.told_errors():
         chosen = choose_format(form, out)
@@ -71,7 +71,7 @@ def compare(
 
 
 def _paper_methods() -> list[str]:
-    from ramen.experiments.paper import TITLES
+    from ramen.experiments.analysis.paper import TITLES
 
     return list(TITLES)
 
@@ -79,16 +79,16 @@ def _paper_methods() -> list[str]:
 def _run(experiments: list["Experiment"], store: Path) -> list[dict[str, Any]]:
     from rich.console import Console
 
-    from ramen.experiments.runner import run_experiments
+    from ramen.experiments.run.execute import run_experiments
 
     return run_experiments(experiments, store, console=Console(stderr=True), on_missing="skip")
 
 
 def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[str, "Table"]]:
     """The tables of each kind for each setting, setting after setting."""
-    from ramen.experiments.accuracy_tables import accuracy_table, averages_table
-    from ramen.experiments.collect import by_setting, group
-    from ramen.experiments.cost_tables import changes_table, memory_table, time_table
+    from ramen.experiments.analysis.grouping import by_setting, group
+    from ramen.experiments.tables.accuracy import accuracy_table, averages_table
+    from ramen.experiments.tables.cost import changes_table, memory_table, time_table
 
     makers = dict(
         zip(KINDS, (accuracy_table, averages_table, time_table, memory_table, changes_table), strict=True)
@@ -100,7 +100,7 @@ def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[s
 
 
 def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:
-    from ramen.checks import choice
+    from ramen.utils.checks import choice
 
     single = form == "csv" and not json_output  # one header for all rows
     kinds = given or (_USUAL[:1] if single else _USUAL)
@@ -115,7 +115,7 @@ def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:
 
 
 def _skipped(results: list[dict[str, Any]]) -> list[str]:
-    from ramen.experiments.paper import title
+    from ramen.experiments.analysis.paper import title
 
     left = [one for one in results if one["kind"] == "skipped"]
     return list(dict.fromkeys(f"{title(one['experiment']['method'])}: {one['reason']}" for one in left))

@@ -21,7 +21,7 @@ def list_command(
     json_output: options.Json = False,
 ) -> None:
     """Which models can be named, and which of them presets are made for."""
-    from ramen.experiments.models import FORMS, list_models
+    from ramen.models.by_name import FORMS, list_models
 
     found = list_models(containing)
     if json_output:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ramen.experiments.experiment import Experiment
+    from ramen.experiments.plan.experiment import Experiment
 
 Model = Annotated[
     str | None,
@@ -81,8 +81,8 @@ class Request:
         """The experiments."""
         import torch
 
-        from ramen.experiments.experiment import plan
-        from ramen.experiments.settings import parse_pairs
+        from ramen.experiments.plan.experiment import plan
+        from ramen.experiments.plan.values import parse_pairs
 
         if self.seed and self.seeds is not None:
             raise ValueError("--seed and --seeds say the same: give one of them")
@@ -139,7 +139,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def told_errors() -> Iterator[None]:
     """Errors as a command tells them: bad input, a run that is under way elsewhere, a stop by the user."""
-    from ramen.experiments.checkpoint import RunningError
+    from ramen.experiments.run.checkpoint import RunningError
 
     try:
         yield

@@ -12,7 +12,7 @@ def report(
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Results",
 ) -> None:
     """Put results into one page with tables, figures and all settings; it needs no network."""
-    from ramen.experiments.report import write_report
+    from ramen.experiments.report.report import write_report
 
     try:
         found = write_report(results, out, title=title)

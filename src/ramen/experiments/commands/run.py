@@ -28,8 +28,8 @@ def run(
     """Run methods on a stream; what is finished is not repeated, what was broken off goes on."""
     from rich.console import Console
 
-    from ramen.experiments.runner import run_experiments
-    from ramen.methods.registry import list_methods
+    from ramen.experiments.run.execute import run_experiments
+    from ramen.methods._registry import list_methods
 
     everything = method is not None and "all" in method
     with options.told_errors():
@@ -52,7 +52,7 @@ def summary(results: list[dict[str, Any]]) -> "Table":
     """A row for each method, over its seeds."""
     from rich.table import Table
 
-    from ramen.scoring import over_seeds
+    from ramen.experiments.analysis.scoring import over_seeds
 
     table = Table()
     table.add_column("method")

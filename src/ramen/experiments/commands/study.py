@@ -14,8 +14,8 @@ from ramen.experiments.commands import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ramen.experiments.experiment import Experiment
-    from ramen.experiments.studies.results import Advance
+    from ramen.experiments.plan.experiment import Experiment
+    from ramen.experiments.studies.study_result import Advance
 
 NAMES = ("similarity", "no-cache", "cost")
 # Options that belong to one study, and what they are without being given.
@@ -50,8 +50,8 @@ def study(
     """What similarity tells of domains, what the gradient cache saves, what methods cost."""
     from rich.console import Console
 
-    from ramen.experiments.results import write_result
-    from ramen.experiments.studies.results import show
+    from ramen.experiments.run.results import write_result
+    from ramen.experiments.studies.study_result import show
 
     given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
@@ -70,7 +70,7 @@ def study(
 
 def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A study's own options, with defaults; an option of another study is refused, not ignored."""
-    from ramen import checks
+    from ramen.utils import checks
 
     checks.choice("NAME", name, NAMES)
     for option, value in given.items():
@@ -86,8 +86,8 @@ def run_study(
     name: str, planned: "list[Experiment]", own: Mapping[str, Any], console: "Console"
 ) -> dict[str, Any]:
     """The study's result with its provenance; ``planned`` has the methods with their parameters."""
-    from ramen.experiments import provenance
-    from ramen.experiments.runner import Parts
+    from ramen.experiments.run import provenance
+    from ramen.experiments.run.execute import Parts
 
     first, parts, started = planned[0], Parts(console), provenance.now()
     stream = parts.stream(first)
@@ -163,7 +163,7 @@ def result_path(out: Path, result: Mapping[str, Any]) -> Path:
 
 
 def _methods(name: str, chosen: list[str] | None) -> list[str]:
-    from ramen.methods.registry import list_methods
+    from ramen.methods._registry import list_methods
 
     if name == "cost":
         return chosen or list_methods()

@@ -9,10 +9,10 @@ import typer
 from ramen.experiments.commands import options
 
 if TYPE_CHECKING:
-    from ramen.experiments.experiment import Experiment
-    from ramen.experiments.sweep import Sweep
-    from ramen.experiments.tables import Table
-    from ramen.experiments.varying import Variation
+    from ramen.experiments.analysis.sweep_curve import Sweep
+    from ramen.experiments.plan.experiment import Experiment
+    from ramen.experiments.plan.variations import Variation
+    from ramen.experiments.tables.table import Table
 
 _LINES = ("ensemble", "entmin")
 
@@ -41,8 +41,8 @@ def sweep(
     """Vary a hyper-parameter or take parts of Ramen away, with zero-shot and EntMin as references."""
     from rich.console import Console
 
-    from ramen.experiments.varying import experiments, parse_variation
-    from ramen.experiments.writing import choose_format, write
+    from ramen.experiments.plan.variations import experiments, parse_variation
+    from ramen.experiments.tables.output import choose_format, write
 
     with options.told_errors():
         chosen = choose_format(form, out)
@@ -75,7 +75,7 @@ def _results(wanted: list["Experiment"], store: Path) -> dict[str, dict[str, Any
     """Results by the experiment's key; what several points share is asked for once."""
     from rich.console import Console
 
-    from ramen.experiments.runner import run_experiments
+    from ramen.experiments.run.execute import run_experiments
 
     unique = list({one.key(): one for one in wanted}.values())
     found = run_experiments(unique, store, console=Console(stderr=True), on_missing="skip")
@@ -88,7 +88,7 @@ def _sweep(
     references: list["Experiment"],
     results: dict[str, dict[str, Any]],
 ) -> tuple["Sweep", list[dict[str, Any]]]:
-    from ramen.experiments.sweep import Sweep
+    from ramen.experiments.analysis.sweep_curve import Sweep
 
     own = [results[one.key()] for one in points]
     for result in own:
@@ -99,9 +99,9 @@ def _sweep(
 
 
 def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> list["Table"]:
-    from ramen.experiments.collect import group
-    from ramen.experiments.cost_tables import memory_table, time_table
-    from ramen.experiments.sweep import sweep_table
+    from ramen.experiments.analysis.grouping import group
+    from ramen.experiments.analysis.sweep_curve import sweep_table
+    from ramen.experiments.tables.cost import memory_table, time_table
 
     if sweep.parameter != "placement" or not with_cost:
         return [sweep_table(sweep)]
@@ -110,7 +110,7 @@ def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> l
 
 
 def _draw(sweep: "Sweep", folder: Path) -> Path:
-    from ramen.experiments.figures import draw_sweep
+    from ramen.experiments.figures.results import draw_sweep
 
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{sweep.data}-{sweep.protocol}-{sweep.method}-{sweep.parameter}.png"

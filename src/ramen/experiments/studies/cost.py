@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen.classifier import MissingPartError, ZeroShotClassifier
-from ramen.data.streams import Stream
-from ramen.devices import plain_numerics, readable_bytes
-from ramen.experiments import paper
-from ramen.experiments.measure import PeakMemory, seconds
-from ramen.experiments.settings import plain
-from ramen.experiments.studies.results import Advance, no_advance, number, study, text_table
-from ramen.experiments.tables import Table
-from ramen.methods.registry import create, describe, list_methods
+from ramen.data.streams.stream import Stream
+from ramen.experiments.analysis import paper
+from ramen.experiments.plan.values import plain
+from ramen.experiments.run.measure import PeakMemory, seconds
+from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
+from ramen.experiments.tables.table import Table
+from ramen.methods._registry import create, describe, list_methods
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.devices import plain_numerics, readable_bytes
 
 NAME = "cost"
 # Timed for a part of their equal rounds; the time is multiplied.

@@ -14,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ramen import checks
-from ramen.adaptation import sign_step
-from ramen.classifier import ZeroShotClassifier
-from ramen.data.streams import Stream
-from ramen.devices import plain_numerics
-from ramen.experiments import paper
-from ramen.experiments.measure import seconds
-from ramen.experiments.studies.results import Advance, duration, no_advance, number, study, text_table
-from ramen.experiments.tables import Table
-from ramen.memory import Memory
-from ramen.methods.base import Support
+from ramen.data.streams.stream import Stream
+from ramen.experiments.analysis import paper
+from ramen.experiments.run.measure import seconds
+from ramen.experiments.studies.study_result import Advance, duration, no_advance, number, study, text_table
+from ramen.experiments.tables.table import Table
+from ramen.memory.memory import Memory
+from ramen.methods._base import Support
+from ramen.methods._losses import entropy
+from ramen.methods._registry import create
+from ramen.methods._steps import sign_step
 from ramen.methods.ramen import Ramen
-from ramen.methods.registry import create
-from ramen.objectives import entropy
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.devices import plain_numerics
 
 NAME = "no-cache"
 _TIMED_BATCHES = 5  # the last ones, when the memory is fullest

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramen.classifier import ZeroShotClassifier
-from ramen.data.streams import Stream
-from ramen.devices import plain_numerics
-from ramen.experiments import paper
-from ramen.experiments.studies.pairs import Bins, exact_bins, sampled_bins
-from ramen.experiments.studies.results import Advance, no_advance, number, study, text_table
-from ramen.experiments.tables import Table
+from ramen.data.streams.stream import Stream
+from ramen.experiments.analysis import paper
+from ramen.experiments.studies.similarity_pairs import Bins, exact_bins, sampled_bins
+from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
+from ramen.experiments.tables.table import Table
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils.devices import plain_numerics
 
 NAME = "similarity"
 _BINS = 10

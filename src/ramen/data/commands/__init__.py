@@ -1,0 +1,1 @@
+"""``ramen data``: its commands."""

@@ -1,0 +1,65 @@
+"""``ramen data make``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_NAMES = ("cifar10c", "cifar100c", "imagenetc")
+
+
+def make(
+    name: Annotated[str, typer.Argument(help="cifar10c, cifar100c, or imagenetc for any folder of images.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--from",
+            help="The clean pictures. For CIFAR: the unpacked python version, an .npz file with images and "
+            "labels, images.npy with labels.npy beside it, or a folder class/image. For imagenetc: a folder "
+            "class/image.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write; a run that was stopped is continued in it.")],
+    severity: Annotated[
+        list[int] | None, typer.Option(min=1, max=5, help="May be given again. All five without it.")
+    ] = None,
+    corruption: Annotated[
+        list[str] | None, typer.Option(help="May be given again. All nineteen without it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides everything random.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; as many as there are cores without it.")
+    ] = None,
+) -> None:
+    """Make a corrupted set with the published parameters, in the layout of the released one."""
+    import json
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ramen.data import make as maker
+    from ramen.data.corruptions import SEVERITIES
+    from ramen.data.make.output import RECORD
+    from ramen.utils import checks
+
+    console = Console(stderr=True)
+    columns = (TextColumn("making images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        checks.choice("NAME", name, _NAMES)
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("", total=None)
+
+            def show(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+
+            wanted, severities = corruption or maker.ALL_CORRUPTIONS, severity or SEVERITIES
+            if name == "imagenetc":
+                maker.make_imagenet_c(source, out, wanted, severities, seed, workers, show)
+            else:
+                maker.make_cifar_c(source, out, name, wanted, severities, seed, workers, show)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise typer.BadParameter(str(error)) from None
+    record = json.loads((out / RECORD).read_text())
+    if "frost" in record:
+        console.print(f"frost: {record['frost']}", highlight=False)
+    typer.echo(out)

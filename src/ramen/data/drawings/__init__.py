@@ -1,0 +1,1 @@
+"""Drawings of objects in many styles: what the tiny CLIP was trained on and is tested with."""

@@ -1,0 +1,1 @@
+"""Data sets as they are stored: one module per layout."""

@@ -1,0 +1,349 @@
+"""An image encoder as a pure function of images and one flat vector of norm parameters.
+
+The weights and biases of all norm layers of an encoder form one vector of ``G`` numbers, layer after layer
+in module order, weight before bias. ``AffineEncoder`` calls the encoder with the pretrained vector, with
+another one shared by all images, or with a row of its own for every image. Methods then are arithmetic on
+vectors, "reset" is "use the base vector again", and nothing is ever mutated. Likewise BatchNorm layers take
+their running statistics, or what a call hands in (``ramen.encoder.batchnorm_statistics``).
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ramen.encoder import norm_layers
+from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
+from ramen.encoder.gradient_scaling import GradientScaling
+from ramen.encoder.probe import pooled, probe, relative_error
+from ramen.encoder.vision_transformer import NotCoveredError, Transformer, TransformerPasses
+from ramen.kernels.norm import Place
+from ramen.utils import checks
+from ramen.utils.devices import parse_device, parse_dtype, plain_numerics
+
+_ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
+
+
+@dataclass(frozen=True)
+class AffineSlice:
+    """Where one parameter of one norm layer lies in the flat vector."""
+
+    layer: str
+    kind: str  # "weight" or "bias"
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The parameter's name in the wrapped module."""
+        return f"{self.layer}.{self.kind}" if self.layer else self.kind
+
+
+class AffineEncoder:
+    """Wrap ``module``, any image encoder with norm layers, as a function of images and a flat vector.
+
+    The module stays its owner's: this works on a private structure in eval mode, with its own buffers and
+    norm parameters. The other weights are shared, not copied, unless ``device`` or ``dtype`` differ, and get
+    no gradient; wrap the module again after training it. One encoder serves one thread at a time.
+
+    Args:
+        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that.
+        example: Images to find out with, at construction, where each layer's input holds the images.
+            Without it the module's own ``image_size`` decides, or the first call's images.
+        device: Where to compute; the module's own device if not given.
+        dtype: Type of all weights but the norm layers'; the module's own if not given.
+        fast: Whether a tower that ``ramen.encoder.vision_transformer`` covers is computed by its passes,
+            which agree with the module's own to rounding.
+
+    Attributes:
+        base: The pretrained flat vector ``(G,)``, fp32 (fp64 for a double encoder).
+        layout: One ``AffineSlice`` for each norm parameter.
+        base_statistics: The running statistics of all adapted BatchNorm layers in module order, means in the
+            first row and variances in the second, ``(2, channels)``; no channels where there is no BatchNorm.
+        image_size: Height and width that the module states it takes, or None.
+        path: How it computes: "transformer", or "plain" and why.
+
+    >>> from torch import nn
+    >>> encoder = AffineEncoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4)))
+    >>> [piece.name for piece in encoder.layout], encoder.base.shape
+    (['2.weight', '2.bias'], torch.Size([8]))
+    >>> encoder(torch.zeros(5, 3, 2, 2), encoder.base.expand(5, -1)).shape
+    torch.Size([5, 4])
+    """
+
+    @plain_numerics()
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        example: Tensor | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        fast: bool = True,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        first = next((p for p in module.parameters() if p.is_floating_point()), None)
+        if first is None:
+            raise ValueError("module must have floating-point parameters, got none")
+        self.device = first.device if device is None else parse_device(device)
+        self.dtype = _weight_dtype(module) if dtype is None else parse_dtype(dtype)
+        self.image_size = _stated_size(module)
+        self.embed_dim: int | None = None  # known once images have been seen
+        self._owner: nn.Module | None = module  # until the copy has been compared with it
+        self._transformer: Transformer | None = None
+        self._build(module, frozenset())
+        shape = _example_shape(example, self.image_size)
+        if shape is not None and (blind := self._probe(shape)):
+            self._build(module, blind)
+            self._probe(shape)
+        self._write_out(checks.flag("fast", fast), shape)
+
+    # -- the function -------------------------------------------------------------------------------
+
+    def __call__(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
+        """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder).
+
+        Args:
+            images: ``(B, 3, H, W)``, or what ``taken_up`` made of them.
+            affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
+            statistics: What BatchNorm layers normalise with; their running statistics if not given.
+        """
+        if self.dtype == torch.float16 and affine is not None and affine.requires_grad:
+            # an image's gradient has a size of its own only as long as the images do not meet
+            scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
+            features = self.features(images, scaling.leave(affine), statistics=statistics).float()
+            return F.normalize(scaling.enter(features), dim=-1)
+        features = self.features(images, affine, statistics=statistics)
+        return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
+
+    def taken_up(self, images: Tensor) -> Tensor:
+        """As much of the function as does not depend on norm parameters, for calls that share their images.
+
+        Written-out passes start from embedded patches ``(B, T, D)``; elsewhere it is the images, in the
+        encoder's type.
+        """
+        self._check_images(images)
+        images = images.to(self.device, self.dtype)
+        return images if self._transformer is None else self._transformer.tokens(images)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it computes by written-out passes."""
+        return self._transformer is not None
+
+    def features(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
+        """The module's own output ``(B, d)``, before it is brought to unit length."""
+        self._check_images(images)
+        if statistics is not None:
+            statistics.check(len(images), self.base_statistics)
+        return self._forward(images, self._check_affine(affine, len(images)), statistics)
+
+    def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
+        """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
+
+        For an ``affine`` of shape ``(B, G)`` and a sum of per-image losses, row ``i`` is the gradient of
+        image ``i``'s loss alone: one backward pass gives all of them.
+        """
+        (gradient,) = torch.autograd.grad(loss, affine, allow_unused=True)
+        return torch.zeros_like(affine) if gradient is None else gradient
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every tensor that the function is made of, by name; for fingerprints and analyses."""
+        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        return {**tensors, "affine.base": self.base}
+
+    # -- construction -------------------------------------------------------------------------------
+
+    def _build(self, module: nn.Module, left_out: frozenset[str]) -> None:
+        """Make the private structure with its norm layers replaced, all but those ``left_out``."""
+        found = {
+            name: layer
+            for name, layer in module.named_modules()
+            if name not in left_out and norm_layers.find_replacement(layer) is not None
+        }
+        if not found:
+            raise ValueError(f"{type(module).__name__} has no norm layer to adapt; {_ADAPTABLE} can be")
+        for name, layer in module.named_modules():
+            if name not in found and name not in left_out and norm_layers.looks_like_norm(layer):
+                warnings.warn(
+                    f"norm layer {name!r} of type {type(layer).__name__} is not adapted; {_ADAPTABLE} can be",
+                    stacklevel=3,
+                )
+        self._module, self._norms = norm_layers.replace_norms(module, found, self.device, self.dtype)
+        self._flatten(found)
+
+    def _flatten(self, found: dict[str, nn.Module]) -> None:
+        """Lay the norm parameters out in one vector; a parameter that two layers share has one place."""
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        layout: list[AffineSlice] = []
+        values: list[Tensor] = []
+        index: dict[int, int] = {}
+        self._wiring: list[
+            tuple[norm_layers.Norm, str, int]
+        ] = []  # which slice goes to which layer's parameter
+        for layer_name, layer in found.items():
+            for kind in ("weight", "bias"):
+                value = getattr(layer, kind, None)
+                if not isinstance(value, Tensor):
+                    continue
+                if id(value) not in index:
+                    index[id(value)] = len(layout)
+                    start = layout[-1].stop if layout else 0
+                    stop = start + value.numel()
+                    layout.append(AffineSlice(layer_name, kind, start, stop, tuple(value.shape)))
+                    values.append(value.detach().to(self.device, dtype).flatten())
+                self._wiring.append((self._norms[layer_name], kind, index[id(value)]))
+        self.layout, self.base = tuple(layout), torch.cat(values)
+        self._batch_norms = [norm for norm in self._norms.values() if isinstance(norm, norm_layers.BatchNorm)]
+        running = [torch.stack([norm.running_mean, norm.running_var]) for norm in self._batch_norms]
+        self.base_statistics = torch.cat([self.base.new_empty(2, 0), *(r.to(self.base) for r in running)], 1)
+
+    def _probe(self, image_shape: tuple[int, ...]) -> frozenset[str]:
+        """Look where the images are; returns the norm layers that see none, if there are any."""
+        assert self._owner is not None
+        dtype = _weight_dtype(self._owner)
+        tolerance = _tolerance({self.dtype, dtype}, self.device)
+        finding = probe(self._owner, dtype, self._norms, self._forward, self.base, image_shape, tolerance)
+        if not finding.blind:
+            self.embed_dim = finding.embed_dim
+            self._owner = None
+        return finding.blind
+
+    @torch.no_grad()
+    def _write_out(self, fast: bool, image_shape: tuple[int, ...] | None) -> None:
+        """Take the written-out passes of the tower, if it is covered and they agree with it."""
+        self.path = "plain: fast=False"
+        if not fast:
+            return
+        try:
+            transformer = Transformer(self._module, self._norms, self._places())
+        except NotCoveredError as reason:
+            self.path = f"plain: {reason}"
+            return
+        if image_shape is not None:
+            generator = torch.Generator().manual_seed(0)
+            pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
+            tokens = transformer.tokens(pair.to(self.device, self.dtype))
+            ours, _ = transformer.forward(tokens, self.base, keep=False)
+            error = relative_error(ours, self._forward(pair, self.base))
+            if not error <= _tolerance({self.dtype}, self.device):
+                self.path = f"plain: the written-out passes differ from it by {error:.1%}"
+                warnings.warn(f"{type(self._module).__name__} is computed {self.path}", stacklevel=5)
+                return
+        self._transformer = transformer
+        self.path = "transformer"
+
+    def _places(self) -> dict[str, Place]:
+        if len(self._wiring) > len(self.layout):
+            raise NotCoveredError("some of its norm layers share parameters")
+        starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
+        return {
+            name: Place(
+                starts.get((name, "weight")), starts.get((name, "bias")), norm.param_shape.numel(), norm.eps
+            )
+            for name, norm in self._norms.items()
+        }
+
+    # -- one call -----------------------------------------------------------------------------------
+
+    def _check_images(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            came = images.dtype if isinstance(images, Tensor) else type(images).__name__
+            raise TypeError(f"images must be a float tensor, got {came}")
+        if self._owner is not None and (blind := self._probe(tuple(images.shape[1:]))):
+            raise ValueError(
+                f"norm layers {', '.join(sorted(blind))} normalise a learned constant, not the images, and "
+                "cannot be adapted for each image: construct the AffineEncoder with example=images, which "
+                "leaves them out of the flat vector"
+            )
+
+    def _check_affine(self, affine: Tensor | None, batch: int) -> Tensor:
+        if affine is None:
+            return self.base
+        size = len(self.base)
+        expected = f"a float tensor of shape ({size},) or ({batch}, {size}) for {batch} images"
+        if not isinstance(affine, Tensor) or not affine.is_floating_point():
+            raise TypeError(f"affine must be {expected}, got {type(affine).__name__}")
+        if tuple(affine.shape) not in ((size,), (batch, size)):
+            raise ValueError(f"affine must be {expected}, got shape {tuple(affine.shape)}")
+        return affine.to(self.base.dtype)
+
+    def _forward(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
+        if self._transformer is not None and statistics is None and not images.requires_grad:
+            images = images.to(self.device, self.dtype)
+            tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
+            if torch.is_grad_enabled() and affine.requires_grad:
+                written_out: Tensor = TransformerPasses.apply(tokens, affine, self._transformer)
+                return written_out
+            return self._transformer.forward(tokens, affine, keep=False)[0]
+        pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
+        shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
+        try:
+            for norm, kind, index in self._wiring:
+                setattr(norm, kind, shaped[index])
+            if statistics is not None:
+                self._hand_out(statistics, len(images))
+            features = pooled(self._module(images.to(self.device, self.dtype)))
+            if statistics is not None:
+                statistics.mixed = self._collected()
+            return features
+        finally:
+            for norm in self._norms.values():
+                norm.weight = norm.bias = norm.statistics = None
+
+    def _hand_out(self, statistics: Statistics, batch: int) -> None:
+        """Give every BatchNorm layer its part of what the call counts and stores."""
+        base, counted = self.base_statistics, statistics.counted
+        counted = base.new_ones(batch, dtype=torch.bool) if counted is None else counted.to(base.device)
+        stored = base if statistics.stored is None else statistics.stored.to(base)
+        parts = stored.split([len(norm.running_mean) for norm in self._batch_norms], dim=1)
+        for norm, (mean, var) in zip(self._batch_norms, parts, strict=True):
+            norm.statistics = LayerStatistics(mean, var, statistics.share, counted)
+
+    def _collected(self) -> Tensor:
+        parts = [norm.statistics for norm in self._batch_norms]
+        return torch.cat([torch.stack([part.mean, part.var]) for part in parts if part is not None], dim=1)
+
+
+def _weight_dtype(module: nn.Module) -> torch.dtype:
+    """The type that most weights have: half-precision models keep their norm layers in fp32."""
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    return max(sizes, key=lambda dtype: sizes[dtype])
+
+
+def _tolerance(dtypes: set[torch.dtype], device: torch.device) -> float:
+    """How far two ways to compute the same features may be apart, relative to their size."""
+    if dtypes & {torch.float16, torch.bfloat16}:
+        return 0.05
+    # torch lets convolutions on a GPU round their factors to the ten bits of TF32
+    return 5e-3 if device.type == "cuda" else 1e-3
+
+
+def _stated_size(module: nn.Module) -> tuple[int, int] | None:
+    """The image size that open_clip's towers state, if the module does."""
+    size = getattr(module, "image_size", None)
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(s, int) for s in size):
+        return size[0], size[1]
+    return None
+
+
+def _example_shape(example: object, stated: tuple[int, int] | None) -> tuple[int, ...] | None:
+    if example is None:
+        return None if stated is None else (3, *stated)
+    if not isinstance(example, Tensor) or example.ndim != 4:
+        came = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
+        raise ValueError(f"example must be a batch of images (B, 3, H, W), got {came}")
+    return tuple(example.shape[1:])

@@ -1,0 +1,242 @@
+"""Normalisation layers whose weight and bias are handed in for every call.
+
+A norm layer normalises, then multiplies by a weight and adds a bias. Here the second half takes whatever
+the caller has put into ``weight`` and ``bias``: one set for all images, or one row for each image. What a
+BatchNorm layer normalises with can be handed in too. Statistics and the affine step are computed in fp32
+(fp64 for a double encoder); the result has the input's type.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ramen.encoder.batchnorm_statistics import LayerStatistics
+
+_SHAPE_ATTRIBUTES = ("normalized_shape", "num_features", "num_channels", "num_groups")
+
+
+class Norm(nn.Module):
+    """Base of the replacements, which differ in how they normalise.
+
+    ``weight`` and ``bias`` have the shape of the original parameters (shared by all images), or that shape
+    behind an axis of images. ``image_axis`` and ``rows_per_image`` say where the images lie in this
+    layer's input; they matter only in the second case, and for ``statistics``, which BatchNorm alone heeds.
+    """
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+        self.statistics: LayerStatistics | None = None
+        self.eps = _eps(original)
+        self.param_shape: torch.Size = original.weight.shape  # type: ignore[assignment]
+        self.channels_first = _is_channels_first(original)
+        self.image_axis: int | None = None
+        self.rows_per_image = 1
+        for name in _SHAPE_ATTRIBUTES:  # some encoders read them
+            if hasattr(original, name):
+                setattr(self, name, getattr(original, name))
+        # timm fuses dropout and activation into some of its norm layers; dropout is the identity in eval.
+        activation = getattr(original, "act", None)
+        self.activation = activation if isinstance(activation, nn.Module) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise, apply ``weight`` and ``bias``, then the fused activation if the original had one."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        given = self.weight if self.weight is not None else self.bias
+        if given is not None and given.ndim > len(self.param_shape):
+            y = self._affine_per_image(self.normalise(wide, None, None))
+        else:
+            y = self.normalise(wide, self.weight, self.bias)
+        y = y.to(x.dtype)
+        return y if self.activation is None else self.activation(y)
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The normalisation of the original layer, with its affine step unless both are None."""
+        raise NotImplementedError
+
+    def feature_axis(self, x: Tensor) -> int:
+        """The first of the axes of ``x`` that the original weight runs along."""
+        return 1 if self.channels_first else x.ndim - len(self.param_shape)
+
+    def _affine_per_image(self, normalised: Tensor) -> Tensor:
+        weight = None if self.weight is None else self._spread(self.weight, normalised)
+        bias = None if self.bias is None else self._spread(self.bias, normalised)
+        if weight is None:
+            return normalised if bias is None else normalised + bias
+        return normalised * weight if bias is None else torch.addcmul(bias, normalised, weight)
+
+    def _spread(self, parameter: Tensor, x: Tensor) -> Tensor:
+        """``parameter``, one row for each image, in a shape that broadcasts against ``x``.
+
+        Behind the axis of images it has the shape of the original weight, or no further axis.
+        """
+        if self.image_axis is None:
+            raise RuntimeError(
+                "the encoder has not yet looked where this norm layer's input holds the images"
+            )
+        if self.rows_per_image > 1:
+            parameter = parameter.repeat_interleave(self.rows_per_image, dim=0)
+        shape = [1] * x.ndim
+        shape[self.image_axis] = parameter.shape[0]
+        first = self.feature_axis(x)
+        shape[first : first + parameter.ndim - 1] = list(parameter.shape[1:])
+        return parameter.reshape(shape)
+
+
+class LayerNorm(Norm):
+    """Over the last axes, or over the channel axis of an image-shaped input (timm's ``LayerNorm2d``)."""
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """See ``Norm.normalise``."""
+        shape = list(self.param_shape)
+        if self.channels_first:
+            return F.layer_norm(x.movedim(1, -1), shape, weight, bias, self.eps).movedim(-1, 1)
+        return F.layer_norm(x, shape, weight, bias, self.eps)
+
+
+class RMSNorm(Norm):
+    """Division by the root mean square; no mean is subtracted."""
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """See ``Norm.normalise``."""
+        eps = self.eps if self.eps > 0 else None  # None: the resolution of the type, torch's own default
+        shape = list(self.param_shape)
+        if self.channels_first:
+            x = x.movedim(1, -1)
+        y = F.rms_norm(x, shape, weight, eps)
+        y = y if bias is None else y + bias
+        return y.movedim(-1, 1) if self.channels_first else y
+
+
+class GroupNorm(Norm):
+    """Over groups of channels; instance norm is the case of one channel a group."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__(original)
+        self.channels_first = True
+        self.groups: int = getattr(original, "num_groups", self.param_shape[0])
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """See ``Norm.normalise``."""
+        return F.group_norm(x, self.groups, weight, bias, self.eps)
+
+
+class BatchNorm(Norm):
+    """With the running statistics of the original, unless others are handed in.
+
+    Those of a batch make an image's output depend on the other images.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__(original)
+        self.channels_first = True
+        buffers = dict(original.named_buffers())
+        self.register_buffer("running_mean", buffers["running_mean"])
+        self.register_buffer("running_var", buffers["running_var"])
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """See ``Norm.normalise``."""
+        given = self.statistics
+        if given is not None and given.share > 0:
+            return given.normalise(x, self._spread(given.counted, x), weight, bias, self.eps)
+        mean, var = (self.running_mean, self.running_var) if given is None else (given.mean, given.var)
+        mean, var = mean.to(x.dtype), var.to(x.dtype)
+        return F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
+
+
+def find_replacement(layer: nn.Module) -> Callable[[nn.Module], Norm] | None:
+    """The class that replaces ``layer``, or None where it has no affine parameters to adapt."""
+    if not isinstance(getattr(layer, "weight", None), Tensor):
+        return None
+    if isinstance(layer, nn.LayerNorm):
+        return LayerNorm
+    if isinstance(layer, nn.GroupNorm):
+        return GroupNorm
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return BatchNorm if layer.running_mean is not None else None
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+        return GroupNorm if layer.running_mean is None else None
+    # Other libraries' own classes (timm, transformers) carry the name and a weight, but share no base class.
+    if isinstance(layer, nn.RMSNorm) or "rmsnorm" in type(layer).__name__.lower():
+        return RMSNorm
+    return None
+
+
+def looks_like_norm(layer: nn.Module) -> bool:
+    """Whether ``layer`` is by its name a norm layer with a weight of its own, trainable or frozen."""
+    own = {name for name, _ in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))}
+    return "norm" in type(layer).__name__.lower() and "weight" in own
+
+
+def private_copy(
+    module: nn.Module,
+    norm_layers: Mapping[str, nn.Module] | None = None,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """The module's structure in eval mode, with shared weights that need no gradient and its own buffers.
+
+    Weights move to ``device`` and ``dtype`` where these are given; those of ``norm_layers`` keep their type.
+    """
+    layers = (norm_layers or {}).values()
+    kept = {id(t) for layer in layers for t in (*layer.parameters(), *layer.buffers())}
+
+    def moved(tensor: Tensor) -> Tensor:
+        cast = dtype if tensor.is_floating_point() and id(tensor) not in kept else None
+        shared = tensor.detach().to(device=device, dtype=cast)
+        return shared.clone() if shared.is_inference() else shared  # those take part in no backward pass
+
+    memo: dict[int, object] = {
+        **{id(p): nn.Parameter(moved(p), requires_grad=False) for p in module.parameters()},
+        **{id(b): moved(b).clone() for b in module.buffers()},
+    }
+    try:
+        private = copy.deepcopy(module, memo).eval()
+    except Exception as error:
+        raise ValueError(
+            f"{type(module).__name__} cannot be wrapped, as it cannot be copied: {error}"
+        ) from error
+    for part in private.modules():
+        if getattr(part, "grad_checkpointing", False) is True:
+            part.grad_checkpointing = False  # type: ignore[assignment]  # would run the forward again after the call has ended
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.activation_relu_or_gelu = 0  # its fused inference kernel would go around the norm layers
+    return private
+
+
+def replace_norms(
+    module: nn.Module, layers: Mapping[str, nn.Module], device: torch.device, dtype: torch.dtype
+) -> tuple[nn.Module, dict[str, Norm]]:
+    """A private copy of ``module`` whose named ``layers`` are replaced, and the replacements by name."""
+    private = private_copy(module, layers, device, dtype)
+    by_name: dict[str, Norm] = {}
+    by_layer: dict[int, Norm] = {}
+    for name in layers:
+        layer = private.get_submodule(name)
+        replacement = find_replacement(layer)
+        assert replacement is not None
+        by_name[name] = by_layer[id(layer)] = replacement(layer)
+    if id(private) in by_layer:
+        return by_layer[id(private)], by_name
+    for parent in list(private.modules()):
+        for name, child in parent._modules.items():
+            if id(child) in by_layer:  # one layer may stand in several places
+                parent._modules[name] = by_layer[id(child)]
+    return private, by_name
+
+
+def _eps(layer: Any) -> float:
+    eps = getattr(layer, "eps", getattr(layer, "variance_epsilon", None))
+    return float(eps) if eps is not None else 0.0
+
+
+def _is_channels_first(layer: nn.Module) -> bool:
+    return "2d" in type(layer).__name__.lower() or getattr(layer, "data_format", None) == "channels_first"

@@ -1,0 +1,186 @@
+"""How an encoder handles its images, found out with two random ones.
+
+Whether an axis of a norm layer's input holds tokens or images cannot be told from one shape (50 tokens, 50
+images). So one image and two are sent through, and the axis that doubles is the one. The same images show
+that the wrapped encoder equals the original, and that each image of a batch is treated on its own.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ramen.encoder.norm_layers import Norm, private_copy
+
+Forward = Callable[[Tensor, Tensor], Tensor]  # images and a flat vector, or a row for each image, to features
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The width of the features, and the norm layers whose input does not depend on the images."""
+
+    embed_dim: int
+    blind: frozenset[str]
+
+
+@torch.no_grad()
+def probe(
+    owner: nn.Module,
+    owner_dtype: torch.dtype,
+    norms: Mapping[str, Norm],
+    forward: Forward,
+    base: Tensor,
+    image_shape: tuple[int, ...],
+    tolerance: float,
+) -> Finding:
+    """Place the images in every norm layer's input; raise ValueError where that cannot be done."""
+    generator = torch.Generator().manual_seed(0)
+    pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
+    with _recorded(norms) as one:
+        _attempt(owner, lambda: forward(pair[:1], base), pair[:1])
+    with _recorded(norms) as two:
+        features = _attempt(owner, lambda: forward(pair, base), pair)
+    blind = frozenset(name for name in norms if two[name] and _is_blind(one[name], two[name]))
+    if blind:
+        return Finding(features.shape[1], blind)
+    for name, norm in norms.items():
+        _place(name, norm, one[name], two[name])
+    _compare_with_original(owner, owner_dtype, norms, two, pair, features, tolerance)
+    _compare_rows(owner, forward, base, pair, generator, tolerance)
+    return Finding(features.shape[1], blind)
+
+
+class _recorded:  # noqa: N801 - reads like a function where it is used
+    """Context that collects the input of every call of the named layers."""
+
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+        self.layers = layers
+        self.calls: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def __enter__(self) -> dict[str, list[Tensor]]:
+        self.hooks = [
+            layer.register_forward_pre_hook(lambda _, inputs, calls=self.calls[name]: calls.append(inputs[0]))
+            for name, layer in self.layers.items()
+        ]
+        return self.calls
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+
+def _attempt(owner: nn.Module, run: Callable[[], Tensor], images: Tensor) -> Tensor:
+    try:
+        return run()
+    except (RuntimeError, AssertionError, IndexError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"{type(owner).__name__} cannot take images of shape {tuple(images.shape)}: {error}"
+        ) from error
+
+
+def _is_blind(one: list[Tensor], two: list[Tensor]) -> bool:
+    return all(a.shape == b.shape for a, b in zip(one, two, strict=True))
+
+
+def _place(name: str, norm: Norm, one: list[Tensor], two: list[Tensor]) -> None:
+    if not two:
+        warnings.warn(
+            f"norm layer {name!r} takes no part in the forward pass: its place in the flat vector is idle",
+            stacklevel=6,
+        )
+        return
+    places = {_image_axis(name, a, b) for a, b in zip(one, two, strict=True)}
+    if len(places) > 1:
+        shapes = ", ".join(str(tuple(x.shape)) for x in two)
+        raise ValueError(
+            f"norm layer {name!r} cannot be given parameters for each image: it is called several times, "
+            f"with the images in different places of its input (shapes for two images: {shapes})"
+        )
+    ((norm.image_axis, norm.rows_per_image),) = places
+
+
+def _image_axis(name: str, one: Tensor, two: Tensor) -> tuple[int, int]:
+    """The axis of the images, and how many of its rows belong to one image."""
+    axes = [axis for axis, (n, m) in enumerate(zip(one.shape, two.shape, strict=False)) if m != n]
+    if one.ndim != two.ndim or len(axes) != 1 or two.shape[axes[0]] != 2 * one.shape[axes[0]]:
+        raise ValueError(
+            f"norm layer {name!r} cannot be given parameters for each image: its input has shape "
+            f"{tuple(one.shape)} for one image and {tuple(two.shape)} for two"
+        )
+    rows = one.shape[axes[0]]
+    first = two.narrow(axes[0], 0, rows).float()
+    if (first - one.float()).norm() > 0.1 * one.float().norm():
+        raise ValueError(
+            f"norm layer {name!r} cannot be given parameters for each image: along axis {axes[0]} of its "
+            "input the rows of different images are interleaved or mixed"
+        )
+    return axes[0], rows
+
+
+def _compare_with_original(
+    owner: nn.Module,
+    owner_dtype: torch.dtype,
+    norms: Mapping[str, Norm],
+    calls: Mapping[str, list[Tensor]],
+    images: Tensor,
+    features: Tensor,
+    tolerance: float,
+) -> None:
+    original = private_copy(owner)
+    device = next(original.parameters()).device
+    with _recorded({name: original.get_submodule(name) for name in norms}) as expected_calls:
+        expected = pooled(original(images.to(device, owner_dtype))).to(features.device, torch.float32)
+    bypassed = [name for name in norms if len(calls[name]) != len(expected_calls[name])]
+    if bypassed:
+        raise ValueError(
+            f"{type(owner).__name__} cannot be wrapped: it calls norm layers {', '.join(bypassed)} other "
+            "than as its submodules (from a plain list, say), where they cannot be replaced"
+        )
+    if not expected.isfinite().all():
+        raise ValueError(f"{type(owner).__name__} cannot be wrapped: its own output is not finite")
+    error = relative_error(features, expected)
+    if not error <= tolerance:
+        raise ValueError(
+            f"{type(owner).__name__} cannot be wrapped: with its norm layers replaced its output differs "
+            f"from its own by {error:.1%}. Norm layers found: {', '.join(norms)}"
+        )
+
+
+def _compare_rows(
+    owner: nn.Module,
+    forward: Forward,
+    base: Tensor,
+    pair: Tensor,
+    generator: torch.Generator,
+    tolerance: float,
+) -> None:
+    """Two images with a row of parameters each, together and alone."""
+    noise = torch.randn((2, len(base)), generator=generator, dtype=torch.float32, device="cpu").to(base)
+    rows = base + 0.05 * noise
+    together = forward(pair, rows)
+    alone = torch.cat([forward(pair[i : i + 1], rows[i : i + 1]) for i in range(2)])
+    error = relative_error(together, alone)
+    if not error <= tolerance:
+        raise ValueError(
+            f"{type(owner).__name__} cannot be wrapped: an image's output depends on the other images of its "
+            f"batch (alone and among others it differs by {error:.1%})"
+        )
+
+
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    """The size of the difference, divided by the size of what is expected."""
+    difference = (value.float() - expected.float()).norm() / expected.float().norm().clamp_min(1e-12)
+    return float(difference)
+
+
+def pooled(output: object) -> Tensor:
+    """The image features of an encoder's output: CoCa-like towers return tokens beside them."""
+    features = output[0] if isinstance(output, tuple | list) and output else output
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        came = tuple(features.shape) if isinstance(features, Tensor) else type(output).__name__
+        raise ValueError(f"the encoder must return features of shape (images, width), got {came}")
+    return features

@@ -1,0 +1,1 @@
+"""What results mean: scores, groups over seeds, the paper's numbers."""

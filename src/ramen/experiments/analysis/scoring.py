@@ -1,0 +1,179 @@
+"""Accuracies over domains, what their differences are worth, and what else is told of a run."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ramen.utils import checks
+
+_NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two averages in points, and half the width of its 95 % confidence interval."""
+
+    points: float
+    margin: float
+
+    def __str__(self) -> str:
+        return f"{self.points:+.2f} ± {self.margin:.2f}"
+
+
+def domain_accuracies(correct: Tensor, domains: Tensor, count: int) -> Tensor:
+    """Accuracy of each domain in percent; NaN for a domain without images.
+
+    >>> domain_accuracies(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), 2).tolist()
+    [50.0, 100.0]
+    """
+    hits = torch.zeros(count, dtype=torch.float64).index_add_(0, domains, correct.double())
+    return 100 * hits / torch.bincount(domains, minlength=count)
+
+
+def paired_difference(correct: Tensor, other: Tensor, domains: Tensor, count: int) -> Difference:
+    """How much better ``correct`` is than ``other``, averaged over domains, on the same images.
+
+    What an image contributes is 1, 0 or -1; the interval follows from its variance within each domain.
+    """
+    gains = correct.double() - other.double()
+    sizes = torch.bincount(domains, minlength=count)
+    means = torch.zeros(count, dtype=torch.float64).index_add_(0, domains, gains) / sizes
+    squares = torch.zeros(count, dtype=torch.float64).index_add_(0, domains, (gains - means[domains]) ** 2)
+    variance = (squares / (sizes - 1).clamp_min(1) / sizes).sum() / count**2
+    return Difference(100 * float(means.mean()), 100 * _NORMAL_95 * float(variance.sqrt()))
+
+
+def composition(queries: Tensor, tags: Tensor, valid: Tensor, count: int) -> Tensor:
+    """How many entries of each domain (column) supported the queries of each domain (row).
+
+    Args:
+        queries: Domains of the queries ``(B,)``.
+        tags: Domains of their support entries ``(B, S)``.
+        valid: Where there is an entry.
+        count: Number of domains.
+    """
+    pairs = queries[:, None] * count + tags
+    return torch.bincount(pairs[valid], minlength=count**2).view(count, count)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What became of the images beside the zero-shot answer: numbers of images."""
+
+    both_right: int
+    repaired: int  # wrong before, right now
+    broken: int  # right before, wrong now
+    both_wrong: int
+
+    @property
+    def images(self) -> int:
+        """How many there are."""
+        return self.both_right + self.repaired + self.broken + self.both_wrong
+
+
+def changes(correct: Tensor, zero_shot: Tensor) -> Changes:
+    """Which answers a method repaired and broke.
+
+    >>> changes(torch.tensor([True, True, False]), torch.tensor([True, False, True]))
+    Changes(both_right=1, repaired=1, broken=1, both_wrong=0)
+    """
+    return domain_changes(correct, zero_shot, torch.zeros(len(correct), dtype=torch.int64), 1)[0]
+
+
+def domain_changes(correct: Tensor, zero_shot: Tensor, domains: Tensor, count: int) -> list[Changes]:
+    """As ``changes``, for each domain."""
+    now, before = _mask("correct", correct), _mask("zero_shot", zero_shot)
+    _same_length(correct=now, zero_shot=before, domains=domains)
+    if int(domains.min()) < 0 or int(domains.max()) >= count:
+        raise ValueError(
+            f"domains must be between 0 and {count - 1}, got {int(domains.min())} to {int(domains.max())}"
+        )
+    kinds = 2 * (~now).long() + (now ^ before).long()  # both right, repaired, both wrong, broken
+    counts = torch.bincount(4 * domains.cpu() + kinds.cpu(), minlength=4 * count).view(count, 4)
+    return [Changes(both_right=c[0], repaired=c[1], both_wrong=c[2], broken=c[3]) for c in counts.tolist()]
+
+
+def class_accuracies(correct: Tensor, labels: Tensor, count: int) -> list[float]:
+    """Accuracy on the images of each class in percent; NaN for a class without images."""
+    accuracies: list[float] = domain_accuracies(_mask("correct", correct).cpu(), labels.cpu(), count).tolist()
+    return accuracies
+
+
+def balanced_accuracy(correct: Tensor, labels: Tensor) -> float:
+    """The mean accuracy over the classes that occur, in percent.
+
+    >>> balanced_accuracy(torch.tensor([True, True, True, False]), torch.tensor([0, 0, 0, 4]))
+    50.0
+    """
+    _same_length(correct=correct, labels=labels)
+    accuracies = class_accuracies(correct, labels, int(labels.max()) + 1)
+    return float(torch.tensor(accuracies, dtype=torch.float64).nanmean())
+
+
+def confidences(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """The probability ``(N,)`` of each predicted class, in fp64.
+
+    Logits ``(N, C)`` carry the model's own scale; with ``temperature`` 1 it is left as it is.
+    """
+    temperature = checks.number("temperature", temperature, 0, exclusive=True)
+    return (logits.double() / temperature).softmax(1).amax(1)
+
+
+def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
+    """Expected calibration error in percent.
+
+    The interval from 0 to 1 is cut into bins of equal width, each with its upper edge; what counts is the
+    distance between mean confidence and accuracy in each bin, weighted by its share of the images.
+
+    >>> calibration_error(torch.tensor([0.75, 0.75]), torch.tensor([True, False]))
+    25.0
+    """
+    checks.integer("bins", bins, 1)
+    right, sure = _mask("correct", correct).cpu().double(), confidence.cpu().double()
+    _same_length(confidence=sure, correct=right)
+    if not bool(((sure >= 0) & (sure <= 1)).all()):
+        raise ValueError("confidence must be between 0 and 1 for every image")
+    inner_edges = torch.arange(1, bins, dtype=torch.float64) / bins
+    places = torch.bucketize(sure, inner_edges)
+    gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, places, sure - right)
+    return 100 * float(gaps.abs().sum()) / len(sure)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and the standard deviation of one run; None where there was one run only."""
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+def over_seeds(values: Sequence[float]) -> Spread:
+    """Mean and sample deviation (over n - 1) of one number from each seed.
+
+    >>> print(over_seeds([70.0, 71.0, 72.0]))
+    71.00 ± 1.00
+    """
+    if not len(values):
+        raise ValueError("values must hold one number for each seed, got none")
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), deviation, len(values))
+
+
+def _mask(argument: str, value: Tensor) -> Tensor:
+    if value.dtype != torch.bool:
+        raise TypeError(f"{argument} must be a bool tensor, got {value.dtype}")
+    return value
+
+
+def _same_length(**tensors: Tensor) -> None:
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
+    if len(set(lengths.values())) > 1 or not min(lengths.values()):
+        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"one value for each image is expected, for one image at least, got {listed}")

@@ -1,0 +1,1 @@
+"""Which runs there are: presets, experiments, variations."""

@@ -1,0 +1,192 @@
+"""What one run is, and which runs a request asks for."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ramen.data.registry as datasets
+from ramen.data.streams.stream import COMMON, find_protocol
+from ramen.experiments.plan.presets import NO_PRESET, find_preset
+from ramen.experiments.plan.values import from_plain, overrides_by_method, plain
+from ramen.methods._registry import describe
+from ramen.models import prompts
+from ramen.utils import checks
+from ramen.utils.devices import parse_dtype
+
+BATCH = 100  # where no preset says another
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: everything that decides its result.
+
+    Attributes:
+        method: A registered method.
+        model: As ``ramen.models.by_name.load_model`` takes it.
+        data: A name of ``ramen.data.registry``.
+        root: Where the data lie.
+        data_options: Severity, domains, and what else the data set takes.
+        protocol: The order of the stream.
+        protocol_parameters: ``limit``, ``per_domain``, and the protocol's own.
+        parameters: The method's, from preset and user; those not named have their defaults.
+        preset: Where they came from.
+        overrides: What the user set beyond the preset.
+        label: A variant's name in tables; None for the method's own.
+        seed: Decides the stream and what the method draws.
+        batch: Pictures in a batch.
+        device: Where to compute.
+        dtype: Type of the encoder's weights.
+        templates: A name in ``ramen.prompts.TEMPLATE_SETS``.
+    """
+
+    method: str
+    model: str
+    data: str
+    root: str | None = None
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    protocol: str = "mixed"
+    protocol_parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    label: str | None = None
+    seed: int = 0
+    batch: int = BATCH
+    device: str = "cpu"
+    dtype: str = "float32"
+    templates: str = "ensemble"
+
+    def __post_init__(self) -> None:
+        """Tell what cannot be run before anything is."""
+        _known(f"method {self.method!r}", self.parameters, set(describe(self.method).defaults) - {"seed"})
+        options = datasets.describe(self.data).options
+        _known(f"data set {self.data!r}", self.data_options, options, what="option")
+        datasets.check_root(self.data, self.root)
+        protocol = find_protocol(self.protocol)
+        _known(f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON})
+        checks.integer("seed", self.seed, 0)
+        checks.integer("batch", self.batch, 1)
+        parse_dtype(self.dtype)
+        prompts.check_templates(self.templates)
+
+    def identity(self) -> dict[str, Any]:
+        """What the result tells of it, in plain values: all but the places of data and preset."""
+        return {
+            "model": self.model,
+            "templates": self.templates,
+            "data": self.data,
+            "data_options": plain(self.data_options),
+            "protocol": self.protocol,
+            "protocol_parameters": plain(self.protocol_parameters),
+            "method": self.method,
+            "parameters": plain(self.parameters),
+            "label": self.label,
+            "seed": self.seed,
+            "batch": self.batch,
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+
+    def all_parameters(self) -> dict[str, Any]:
+        """Those of the method, given or by default, in plain values."""
+        everything = {**describe(self.method).defaults, **self.parameters}
+        return dict(plain({name: value for name, value in everything.items() if name != "seed"}))
+
+    def key(self) -> str:
+        """Twelve hex digits; the same for a default that was left out and one that was spelled out."""
+        whole = {**self.identity(), "parameters": self.all_parameters()}
+        text = json.dumps(whole, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return Path(out) / self.data / self.protocol / f"{self.method}-seed{self.seed}-{self.key()}.json"
+
+    @classmethod
+    def from_result(cls, result: Mapping[str, Any], root: str | None = None) -> "Experiment":
+        """The experiment that a result is of, to be run again on the data in ``root``."""
+        block = dict(result["experiment"])
+        for name in ("parameters", "data_options", "protocol_parameters"):
+            block[name] = from_plain(block[name])
+        overrides = from_plain(result["overrides"])
+        return cls(root=root, preset=result["preset"], overrides=overrides, **block)
+
+
+def _known(owner: str, given: Mapping[str, Any], valid: Any, what: str = "parameter") -> None:
+    for name in given:
+        if name not in valid:
+            raise ValueError(f"{owner} has no {what} {name!r}{checks.nearest(name, valid)}")
+
+
+def plan(
+    methods: Sequence[str],
+    *,
+    model: str | None = None,
+    data: str = "tiny",
+    root: str | Path | None = None,
+    protocol: str = "mixed",
+    seeds: Sequence[int] = (0,),
+    preset: str | None = None,
+    settings: Sequence[str] = (),
+    data_options: Mapping[str, Any] | None = None,
+    protocol_parameters: Mapping[str, Any] | None = None,
+    batch: int | None = None,
+    templates: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> list[Experiment]:
+    """The experiments of several methods and seeds, method after method.
+
+    Args:
+        methods: Names of registered methods.
+        model: As ``load_model`` takes it; the preset's if None.
+        data: A data set.
+        root: Where it lies.
+        protocol: The order of the stream.
+        seeds: One run for each.
+        preset: A name, a file, or ``"none"``; if None, the data set's own where there is one.
+        settings: ``"topk=10"`` for every method that has it, ``"ramen.topk=10"`` for one; they go before the
+            preset.
+        data_options: What the data set takes; these go before the preset's severity.
+        protocol_parameters: What the protocol takes, ``limit`` and ``per_domain``.
+        batch: Pictures in a batch; the preset's if None, or 100.
+        templates: A template set; the preset's if None, or the ensemble.
+        device: Where to compute.
+        dtype: Type of the encoder's weights.
+    """
+    names = list(dict.fromkeys(methods))
+    overrides = overrides_by_method(names, settings)
+    chosen = find_preset(preset, data, model)
+    if model is None and chosen.model is None:
+        raise ValueError(f"model must be named: no preset is known for data set {data!r}")
+    options = dict(data_options or {})
+    if chosen.severity is not None and "severity" in datasets.describe(data).options:
+        options.setdefault("severity", chosen.severity)
+    return [
+        Experiment(
+            method=method,
+            model=model or str(chosen.model),
+            data=data,
+            root=None if root is None else str(root),
+            data_options=options,
+            protocol=protocol,
+            protocol_parameters=dict(protocol_parameters or {}),
+            parameters={**chosen.row(method, protocol), **overrides[method]},
+            preset=None if chosen is NO_PRESET else chosen.name,
+            overrides=overrides[method],
+            seed=seed,
+            batch=_first(batch, chosen.batch, BATCH),
+            device=device,
+            dtype=dtype,
+            templates=templates or chosen.templates or "ensemble",
+        )
+        for method in names
+        for seed in seeds
+    ]
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)

@@ -1,0 +1,142 @@
+"""What a sweep varies: one parameter over a grid, or one of the paper's sets of variants."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ramen.experiments.analysis import paper
+from ramen.experiments.plan.experiment import Experiment
+from ramen.experiments.plan.values import parse_value, plain
+from ramen.methods._registry import describe
+from ramen.utils.checks import nearest
+
+BATCH = "batch"  # a property of the stream, not a parameter of the method
+
+# Ramen's variants by name: what each sets, nothing for Ramen itself
+NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "ablation": {
+        "w/o PB & DC": {"balance": False, "consistency": False},
+        "w/o DC": {"consistency": False},
+        "w/o PB": {"balance": False},
+        "Ramen": {},
+    },
+    "weights": {
+        "none": {"entropy_weight": False, "similarity_weight": False},
+        "similarity": {"entropy_weight": False},
+        "entropy": {"similarity_weight": False},
+        "both": {},
+    },
+    "placement": {
+        "encoder": {"placement": "encoder"},
+        "split": {"placement": "split"},
+        "cpu": {"placement": "cpu"},
+    },
+}
+_LABELS = {  # of the variants that are no longer the method as published
+    "ablation": "{}",
+    "weights": "weights: {}",
+}
+_CAPACITIES = (1 / 15, 2 / 15, 1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, 4 / 3, 2)
+_TOPK = (1, 2, 5, 10, 20, 50)
+_RATES = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)
+_BATCHES = (1, 2, 5, 10, 20, 50, 100)
+GRIDS = ("capacity", "topk", "beta", "lr", BATCH)
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What is varied, over which values, and where the values come from.
+
+    Attributes:
+        name: A parameter, ``batch``, or a name of ``NAMED``.
+        values: What is set, by the value or variant that a table shows.
+        origin: In words.
+    """
+
+    name: str
+    values: Mapping[Any, Mapping[str, Any]]
+    origin: str
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Everything that differs between its points."""
+        return frozenset(name for settings in self.values.values() for name in settings)
+
+
+def parse_variation(text: str, base: Experiment) -> Variation:
+    """``"topk=5,10"``, a parameter that has a grid such as ``"topk"``, or a set such as ``"ablation"``.
+
+    Args:
+        text: What is to be varied.
+        base: The experiment around which it is varied.
+    """
+    name, equals, listed = text.partition("=")
+    name = name.strip()
+    if name in NAMED and not equals:
+        if base.method != "ramen":
+            raise ValueError(f"--vary {name}: these are variants of ramen, the method is {base.method!r}")
+        return Variation(name, NAMED[name], "the paper's variants")
+    known = {*describe(base.method).defaults, BATCH} - {"seed"}
+    if name not in known:
+        hint = nearest(name, {*known, *NAMED})
+        raise ValueError(f"--vary: method {base.method!r} has no parameter {name!r}{hint}")
+    if equals:
+        given = [parse_value(part.strip()) for part in listed.split(",") if part.strip()]
+        values, origin = given, "as given"
+    else:
+        values, origin = _grid(name, base)
+    if len(set(map(str, values))) < 2:
+        raise ValueError(f"--vary {name} must have two values at least, got {listed or 'none'!r}")
+    typed = (_typed(base.method, name, value) for value in values)
+    return Variation(name, {value: {name: value} for value in dict.fromkeys(typed)}, origin)
+
+
+def _typed(method: str, name: str, value: Any) -> Any:
+    """Whole numbers for a float parameter become floats, so that 5 and 5.0 are one experiment."""
+    default = describe(method).defaults.get(name)
+    return float(value) if isinstance(default, float) and type(value) is int else value
+
+
+def _grid(name: str, base: Experiment) -> tuple[list[Any], str]:
+    if name not in GRIDS:
+        raise ValueError(f"--vary {name} needs values, {name}=A,B,...; without them: {', '.join(GRIDS)}")
+    curve = paper.reported_sweep(base.data, name)
+    if curve is not None:
+        return list(curve.points), f"the paper's values ({curve.source})"
+    own = base.all_parameters()
+    if name == "capacity":
+        sizes = [max(round(share * own["capacity"]), own.get("topk", 1)) for share in _CAPACITIES]
+        return sizes, f"1/15 to 2 times {own['capacity']}, as the paper's on CIFAR-100-C"
+    if name == "topk":
+        most = own.get("capacity", max(_TOPK))
+        return sorted({k for k in (*_TOPK, own["topk"]) if k <= most}), "the paper's for most data sets"
+    if name == "beta":
+        return [float(value) for value in range(11)], "the paper's values"
+    if name == "lr":
+        return [float(f"{share * own['lr']:.6g}") for share in _RATES], f"0.5 to 2 times {own['lr']}"
+    return list(_BATCHES), "the paper's values on CIFAR-100-C"
+
+
+def experiments(variation: Variation, bases: Sequence[Experiment]) -> list[Experiment]:
+    """The experiments of all points, for each of the bases, which differ in their seeds.
+
+    A point that sets what the base has anyway is the base itself, so that its result is shared.
+    """
+    return [
+        _varied(base, variation.name, value, settings)
+        for value, settings in variation.values.items()
+        for base in bases
+    ]
+
+
+def _varied(base: Experiment, name: str, value: Any, settings: Mapping[str, Any]) -> Experiment:
+    own = base.all_parameters()
+    changed = {key: new for key, new in settings.items() if key != BATCH and own[key] != plain(new)}
+    label = _LABELS[name].format(value) if changed and name in _LABELS else base.label
+    return replace(
+        base,
+        parameters={**base.parameters, **changed},
+        overrides={**base.overrides, **changed},
+        batch=settings.get(BATCH, base.batch),
+        label=label,
+    )

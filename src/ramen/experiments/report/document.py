@@ -1,0 +1,54 @@
+"""The page itself: sections, the list of contents, style and script; nothing in it has to be fetched."""
+
+from dataclasses import dataclass, field
+from importlib import resources
+
+from ramen.experiments.report.html import Markup, element
+
+
+@dataclass
+class Page:
+    """Sections in order, with what the list of contents says of them."""
+
+    sections: list[Markup] = field(default_factory=list)
+    contents: list[Markup] = field(default_factory=list)
+
+    def add(self, anchor: str, title: str, *parts: Markup) -> None:
+        """Put a section at the end."""
+        self.contents.append(element("li", element("a", title, href=f"#{anchor}")))
+        self.sections.append(element("section", element("h2", title), *parts, id=anchor))
+
+
+def document(title: str, summary: str, page: Page) -> str:
+    """The whole page as text."""
+    assets = resources.files("ramen.experiments.report").joinpath("assets")
+    style, script = (assets.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("link", rel="icon", href="data:,"),
+        element("title", title),
+        element("style", Markup(style)),
+    )
+    header = element(
+        "header",
+        element("h1", title),
+        element("p", summary, class_="soft"),
+        element("nav", element("ul", *page.contents), aria_label="Contents"),
+    )
+    search = element(
+        "div",
+        element("label", "Show methods", for_="filter"),
+        element("input", id="filter", type="search", placeholder="ramen, tent", aria_label="Methods to show"),
+        element("span", id="filter-state", class_="soft", role="status"),
+    )
+    body = element(
+        "body",
+        header,
+        element("div", search, class_="bar"),
+        element("main", *page.sections),
+        element("script", Markup(script)),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

@@ -1,0 +1,125 @@
+"""The settings behind every number: what the runs of a row have in common, and what each has for itself."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ramen.experiments.report.html import Column, Markup, Row, Table, element, join, number, render, text
+from ramen.experiments.report.tables import Named
+
+_HEADINGS = {
+    "experiment": "Experiment",
+    "preset": "Preset",
+    "classifier": "Classifier",
+    "dataset": "Data set",
+    "stream": "Stream",
+    "method": "Method",
+    "versions": "Versions",
+    "hardware": "Hardware",
+    "other": "Run",
+}
+
+
+def settings_block(row: Named, where: str) -> Markup:
+    """A block to open, with all that is known of a row's runs.
+
+    Args:
+        row: The group.
+        where: The setting, for the block's title.
+    """
+    runs = [flat_settings(result) for result in row.group.results]
+    names = list(dict.fromkeys(name for run in runs for name in run))
+    common = [
+        name for name in names if len(runs) == 1 or all(run.get(name) == runs[0].get(name) for run in runs)
+    ]
+    own = [name for name in names if name not in common]
+    parts: list[Markup] = [
+        element(
+            "p", "The settings that all runs of this row share, then what each has for itself.", class_="note"
+        )
+        if own
+        else Markup()
+    ]
+    columns = []
+    for part, heading in _HEADINGS.items():
+        members = [name for name in common if name[0] == part]
+        if members:
+            columns.append(element("div", element("h3", heading), _list(members, runs[0])))
+    parts.append(element("div", *columns, class_="columns"))
+    parts.append(render(_runs_table(row, own, runs)))
+    seeds = ", ".join(map(str, row.group.seeds))
+    summary = element(
+        "summary", element("strong", row.name), f" · {where} · seed{'s'[: len(runs) > 1]} {seeds}"
+    )
+    return element("details", summary, element("div", *parts), id=row.anchor)
+
+
+def flat_settings(result: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Everything a result tells of how it was made, by part and name; the seed is told apart."""
+    found: dict[tuple[str, str], Any] = {}
+    for name, value in result["experiment"].items():
+        if name != "seed":
+            found |= _flatten("experiment", name, value)
+    found |= _flatten("preset", "preset", result.get("preset"))
+    found |= _flatten("preset", "overrides", result.get("overrides"))
+    for part, block in (result.get("provenance") or {}).items():
+        if part in _HEADINGS and isinstance(block, Mapping):
+            for name, value in block.items():
+                found |= _flatten(part, name, value)
+        else:
+            found |= _flatten("other", part, block)
+    return found
+
+
+def _flatten(part: str, name: str, value: Any) -> dict[tuple[str, str], Any]:
+    if isinstance(value, Mapping) and value:
+        found: dict[tuple[str, str], Any] = {}
+        for inner, content in value.items():
+            found |= _flatten(part, f"{name}: {inner}", content)
+        return found
+    return {(part, name): value}
+
+
+def _list(names: Sequence[tuple[str, str]], values: Mapping[tuple[str, str], Any]) -> Markup:
+    entries = (
+        join(element("dt", name[1].replace("_", " ")), element("dd", _value(values[name]))) for name in names
+    )
+    return element("dl", *entries)
+
+
+def facts_list(facts: Mapping[str, Any]) -> Markup:
+    """Names and values, however deep they lie."""
+    flat: dict[tuple[str, str], Any] = {}
+    for name, value in facts.items():
+        flat |= _flatten("", name, value)
+    return _list(list(flat), flat)
+
+
+def _value(value: Any) -> Markup:
+    """In words where there are words, else as code."""
+    if value is None or value in ({}, []):
+        return element("span", "none", class_="soft")
+    if isinstance(value, bool):
+        return join("yes" if value else "no")
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return Markup("<br>".join(element("code", item) for item in value))
+    return element("code", str(value))
+
+
+def _runs_table(
+    row: Named, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]
+) -> Table:
+    columns = [
+        Column("Seed"),
+        Column("Average, %"),
+        *(Column(f"{_HEADINGS[part]}: {name}".replace("_", " "), "text") for part, name in own),
+    ]
+    rows = []
+    for seed, result, run in zip(row.group.seeds, row.group.results, runs, strict=True):
+        average = result["scores"]["average"]
+        cells = [
+            number(seed, "d"),
+            number(average, ".4f"),
+            *(text(run.get(name)) for name in own),
+        ]
+        rows.append(Row(cells, anchor=row.run_anchor(seed)))
+    return Table(f"{row.anchor}-runs", "Each run", columns, rows)

@@ -1,0 +1,1 @@
+"""Running experiments: one method through one stream, checkpoints, results."""

@@ -1,0 +1,197 @@
+"""One method on its way through one stream."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from ramen.data.streams.stream import Stream
+from ramen.experiments.plan.experiment import Experiment
+from ramen.experiments.plan.values import plain
+from ramen.experiments.run import provenance
+from ramen.experiments.run.checkpoint import Checkpoint
+from ramen.experiments.run.feed import Feed, workers_for
+from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
+from ramen.experiments.run.outcome import Outcome
+from ramen.methods._registry import create
+from ramen.models.classifier import ZeroShotClassifier
+
+_METHOD, _OUTCOME = "method.", "outcome."
+
+
+class Run:
+    """A run from its first picture to its result.
+
+    Args:
+        experiment: What is run.
+        classifier: What the method adapts.
+        stream: What it sees.
+    """
+
+    def __init__(self, experiment: Experiment, classifier: ZeroShotClassifier, stream: Stream) -> None:
+        self.experiment, self.classifier, self.stream = experiment, classifier, stream
+        self.method = create(experiment.method, classifier, seed=experiment.seed, **experiment.parameters)
+        self.outcome = Outcome(stream, self.method.retrieves)
+        self.clock, self.memory = Stopwatch(), PeakMemory(classifier.device)
+        self.done = self.batches = self.resumed = 0
+        self.first_batch: float | None = None
+        self.started = provenance.now()
+        self._refused_before = 0  # in the parts of the stream that are over
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must be of to go on from it."""
+        return {
+            "experiment": {**self.experiment.identity(), "parameters": self.experiment.all_parameters()},
+            "stream": self.stream.identity()["order"],
+            "dataset": provenance.dataset_block(self.stream.dataset, None),
+            "classifier": provenance.classifier_block(self.classifier),
+            "version": provenance.versions()["ramen"],
+        }
+
+    def go(self, checkpoint: Checkpoint, progress: Callable[["Run"], object] = lambda run: None) -> None:
+        """Go through the rest of the stream; a KeyboardInterrupt leaves a checkpoint first."""
+        feed = Feed(self.stream, self.classifier, self.clock, workers_for(self.classifier.device))
+        left = [b for b in self.stream.batches(self.experiment.batch) if b.start >= self.done]
+        with _interruption() as interrupted:
+            for batch, images in feed.batches(left):
+                self._step(batch, images)
+                progress(self)
+                if self.done < len(self.stream) and (
+                    self._between_parts or checkpoint.due() or interrupted.is_set()
+                ):
+                    checkpoint.save(self.state)
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
+
+    @property
+    def _between_parts(self) -> bool:
+        return self.done in self.stream.resets
+
+    def _step(self, batch: slice, images: Tensor) -> None:
+        if batch.start in self.stream.resets:
+            self._refused_before += self.method.images_refused
+            self.method.reset()
+        device = self.classifier.device
+        with self.clock.stage("preprocess"):
+            images = images.to(device)
+        start = time.perf_counter()
+        with self.clock.stage("predict"):
+            answer = self.method.predict(
+                images, tags=self.outcome.domains[batch], return_support=self.method.retrieves
+            )
+            wait_for(device)
+        if self.first_batch is None:
+            self.first_batch = time.perf_counter() - start
+        with self.clock.stage("zero_shot"):
+            _ = answer.zero_shot_logits  # computed now, where the method had no use for it
+            wait_for(device)
+        with self.clock.stage("score"):
+            self.outcome.add(batch, answer)
+        self.done = batch.stop
+        self.batches += 1
+
+    @property
+    def refused(self) -> int:
+        """Pictures that were answered zero-shot because something about them was not finite."""
+        return self._refused_before + self.method.images_refused
+
+    # -- broken off and continued -----------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All that is needed to go on from here."""
+        facts = {
+            "done": self.done,
+            "batches": self.batches,
+            "refused": self.refused if self._between_parts else self._refused_before,
+            "seconds": self.clock.seconds,
+            "first_batch": self.first_batch,
+            "peak_device_bytes": self.memory.device_bytes(),
+            "peak_host_bytes": self.memory.host_bytes(),
+            "started": self.started,
+            "resumed": self.resumed,
+        }
+        tensors = {_OUTCOME + name: tensor for name, tensor in self.outcome.state(self.done).items()}
+        if not self._between_parts:  # there the method is about to be reset
+            tensors |= {_METHOD + name: tensor for name, tensor in self.method.state_dict().items()}
+        return facts, tensors
+
+    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Go on from what ``state`` gave; where that does not fit, an error, and this must not be used."""
+        parts: dict[str, dict[str, Tensor]] = {_OUTCOME: {}, _METHOD: {}}
+        for name, tensor in tensors.items():
+            kind = next(kind for kind in parts if name.startswith(kind))
+            parts[kind][name.removeprefix(kind)] = tensor
+        if parts[_METHOD]:
+            self.method.load_state_dict(parts[_METHOD])
+        self.outcome.restore(parts[_OUTCOME], facts["done"])
+        self.clock.restore(facts["seconds"])
+        self.memory.restore(facts["peak_device_bytes"], facts["peak_host_bytes"])
+        self.done, self.batches = facts["done"], facts["batches"]
+        self.first_batch, self.started = facts["first_batch"], facts["started"]
+        self._refused_before, self.resumed = facts["refused"], facts["resumed"] + 1
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Any]:
+        """What is written to disk."""
+        experiment, method = self.experiment, self.method
+        forwards, backwards = method.passes()
+        with self.clock.stage("score"):
+            scores, composition = self.outcome.scores(self.refused), self.outcome.composition_block()
+        return {
+            "kind": "run",
+            "experiment": experiment.identity(),
+            "preset": experiment.preset,
+            "overrides": plain(experiment.overrides),
+            "scores": scores,
+            "composition": composition,
+            "cost": {
+                "seconds": dict(self.clock.seconds),
+                "first_batch_seconds": self.first_batch,
+                "ms_an_image": 1000 * self.clock.seconds["predict"] / len(self.stream),
+                "images": len(self.stream),
+                "batches": self.batches,
+                "peak_device_bytes": self.memory.device_bytes(),
+                "peak_host_bytes": self.memory.host_bytes(),
+                "peak_host_scope": self.memory.host_scope,
+                "memory_bytes": method.memory_bytes(),
+                "passes": {"forward": forwards, "backward": backwards},
+            },
+            "provenance": {
+                "classifier": provenance.classifier_block(self.classifier),
+                "stream": plain(self.stream.identity()),
+                "dataset": provenance.dataset_block(self.stream.dataset, experiment.root),
+                "method": provenance.method_block(experiment, method, self.stream),
+                "versions": provenance.versions(),
+                "hardware": provenance.hardware(self.classifier.device),
+                "commit": provenance.commit(),
+                "started": self.started,
+                "finished": provenance.now(),
+                "resumed": self.resumed,
+            },
+        }
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event, so that a batch is finished first; pressed again it interrupts at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # signals do not come here
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,125 @@
+"""What was answered, picture by picture, and the scores that follow from it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ramen.data.streams.stream import Stream
+from ramen.experiments.analysis import scoring
+from ramen.methods._base import Prediction, Support
+
+
+class Outcome:
+    """The answers of a method and of the classifier alone to the pictures of a stream, as far as it has come.
+
+    Args:
+        stream: Whose pictures they are.
+        retrieves: Whether answers come with the entries behind them.
+    """
+
+    def __init__(self, stream: Stream, retrieves: bool) -> None:
+        self.labels = torch.from_numpy(stream.labels())
+        self.domains = torch.from_numpy(np.array(stream.domain, dtype=np.int64))
+        self.names = [domain.name for domain in stream.dataset.domains]
+        self.classes = len(stream.dataset.classes)
+        self.predicted = torch.full_like(self.labels, -1)
+        self.zero_shot = torch.full_like(self.labels, -1)
+        self.confidence = torch.zeros(len(self.labels), dtype=torch.float64)
+        self.zero_shot_confidence = torch.zeros_like(self.confidence)
+        count = len(self.names)
+        self.composition = torch.zeros(count, count, dtype=torch.int64) if retrieves else None
+        self.hits = self.zero_shot_hits = 0
+
+    def add(self, batch: slice, prediction: Prediction) -> None:
+        """Note the answers to a batch."""
+        self.predicted[batch] = prediction.labels.cpu()
+        self.confidence[batch] = scoring.confidences(prediction.logits).cpu()
+        zero_shot = prediction.zero_shot_logits
+        self.zero_shot[batch] = zero_shot.argmax(1).cpu()
+        self.zero_shot_confidence[batch] = scoring.confidences(zero_shot).cpu()
+        if self.composition is not None and prediction.support is not None:
+            self._count(batch, prediction.support)
+        self.hits += int((self.predicted[batch] == self.labels[batch]).sum())
+        self.zero_shot_hits += int((self.zero_shot[batch] == self.labels[batch]).sum())
+
+    def _count(self, batch: slice, support: Support) -> None:
+        assert self.composition is not None
+        tags, valid = support.tags.cpu(), support.valid.cpu()
+        self.composition += scoring.composition(self.domains[batch], tags, valid, len(self.names))
+
+    # -- a run that is broken off ---------------------------------------------------------------------
+
+    def state(self, done: int) -> dict[str, Tensor]:
+        """The answers to the first ``done`` pictures."""
+        parts = {name: getattr(self, name)[:done].clone() for name in _ANSWERS}
+        return parts if self.composition is None else {**parts, "composition": self.composition.clone()}
+
+    def restore(self, state: Mapping[str, Tensor], done: int) -> None:
+        """Take over what ``state`` gave; ValueError where it does not fit."""
+        expected = {*_ANSWERS, *(() if self.composition is None else ("composition",))}
+        if set(state) != expected or any(state[name].shape != (done,) for name in _ANSWERS):
+            raise ValueError(f"it must hold {', '.join(sorted(expected))} of {done} pictures")
+        if self.composition is not None:
+            if state["composition"].shape != self.composition.shape:
+                raise ValueError("composition has another number of domains")
+            self.composition = state["composition"].clone()
+        for name in _ANSWERS:
+            getattr(self, name)[:done] = state[name]
+        self.hits = int((self.predicted[:done] == self.labels[:done]).sum())
+        self.zero_shot_hits = int((self.zero_shot[:done] == self.labels[:done]).sum())
+
+    # -- scores ---------------------------------------------------------------------------------------
+
+    def scores(self, refused: int) -> dict[str, Any]:
+        """The block "scores" of a result; domains without pictures are left out."""
+        present, domains = torch.unique(self.domains, return_inverse=True)
+        names, count = [self.names[number] for number in present.tolist()], len(present)
+        correct, plain = self.predicted == self.labels, self.zero_shot == self.labels
+        accuracies = scoring.domain_accuracies(correct, domains, count)
+        before = scoring.domain_accuracies(plain, domains, count)
+        per_class = scoring.class_accuracies(correct, self.labels, self.classes)
+        changes = scoring.domain_changes(correct, plain, domains, count)
+        return {
+            "average": float(accuracies.mean()),
+            "domains": dict(zip(names, accuracies.tolist(), strict=True)),
+            "images": dict(zip(names, torch.bincount(domains).tolist(), strict=True)),
+            "balanced": scoring.balanced_accuracy(correct, self.labels),
+            "classes": [None if math.isnan(value) else value for value in per_class],
+            "calibration_error": scoring.calibration_error(self.confidence, correct),
+            "zero_shot": {
+                "average": float(before.mean()),
+                "domains": dict(zip(names, before.tolist(), strict=True)),
+                "calibration_error": scoring.calibration_error(self.zero_shot_confidence, plain),
+            },
+            "difference": asdict(scoring.paired_difference(correct, plain, domains, count)),
+            "changes": asdict(scoring.changes(correct, plain)),
+            "domain_changes": {name: asdict(change) for name, change in zip(names, changes, strict=True)},
+            "refused": refused,
+        }
+
+    def composition_block(self) -> dict[str, Any] | None:
+        """The block "composition": whose entries supported whose answers; None where nothing is retrieved."""
+        if self.composition is None:
+            return None
+        images = torch.bincount(self.domains, minlength=len(self.names)).double()
+        present = images.nonzero()[:, 0]
+        counts = self.composition[present][:, present]
+        shares = images[present] / images.sum()
+        supported = counts.sum(1) > 0  # a domain whose pictures were all refused has no support
+        own = 100 * (counts.diagonal() / counts.sum(1).clamp_min(1))[supported].double()
+        weights = shares[supported]
+        return {
+            "domains": [self.names[number] for number in present.tolist()],
+            "counts": counts.tolist(),
+            "same_domain": float(own.mean()) if len(own) else None,
+            "same_domain_weighted": float((own * weights).sum() / weights.sum()) if len(own) else None,
+            "chance_weighted": 100 * float(shares.square().sum()),
+        }
+
+
+_ANSWERS = ("predicted", "zero_shot", "confidence", "zero_shot_confidence")

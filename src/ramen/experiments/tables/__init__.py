@@ -1,0 +1,1 @@
+"""Tables, and how they are written."""

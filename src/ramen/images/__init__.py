@@ -1,0 +1,1 @@
+"""From image files to the tensors that an encoder takes."""

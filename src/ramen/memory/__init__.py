@@ -1,0 +1,1 @@
+"""What methods remember of a stream."""

@@ -1,0 +1,185 @@
+"""A memory of the most confident images: for each predicted class, those of lowest entropy.
+
+TDA's caches and DMN's dynamic memory are of this kind. An image enters its class's slots while there is room,
+and later only in place of the one with the largest entropy, if its own is strictly smaller. That keeps the
+``capacity`` first entries by (entropy, arrival). So what an image would find, were all images to come one at
+a time, follows for a whole batch at once from counting who is ahead of whom: nothing here loops over images,
+and nothing waits for a GPU.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ramen.memory.row_table import Column, expect
+from ramen.utils.devices import free_bytes, plain_numerics, readable_bytes
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A batch in its order of arrival; what ``keep`` excludes is neither stored nor seen by others."""
+
+    labels: Tensor  # (B,)
+    entropies: Tensor  # (B,), finite where kept
+    embeddings: Tensor  # (B, d) unit vectors, finite everywhere
+    keep: Tensor  # (B,)
+
+    def of_class(self, classes: int) -> Tensor:
+        """``(B, classes)``: 1 where an image was predicted that class."""
+        every = torch.arange(classes, device=self.labels.device)
+        return (self.labels[:, None] == every).to(self.embeddings.dtype)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What each image of a batch finds, itself and its earlier batch mates included.
+
+    Weights are exp(-beta (1 - similarity)), and 0 for what is not in the memory when the image asks.
+    """
+
+    stored: Tensor  # similarities (B, classes, capacity) with the slots as they are before the batch
+    stored_weights: Tensor
+    batch: Tensor  # similarities (B, B) with the images of the batch
+    batch_weights: Tensor
+
+
+class ConfidentMemory:
+    """``capacity`` slots for each of ``classes`` classes, in order of (entropy, arrival).
+
+    Args:
+        classes: How many classes.
+        capacity: The most entries of one class.
+        columns: What is kept of an entry beside its entropy: "embeddings", and more where wanted.
+
+    Raises:
+        MemoryError: It would not fit what is free on its device.
+    """
+
+    def __init__(self, classes: int, capacity: int, columns: dict[str, Column]) -> None:
+        self.classes = classes
+        self.capacity = capacity
+        embeddings = columns["embeddings"]
+        self.device = embeddings.device
+        self.columns = columns | {"entropies": Column(embeddings.dtype, self.device)}
+        free = free_bytes(self.device)
+        if free is not None and self.bytes() > free:
+            raise MemoryError(
+                f"a memory of {classes} classes of capacity={capacity} takes {readable_bytes(self.bytes())} "
+                f"on {self.device}, where {readable_bytes(free)} are free: lower the capacity"
+            )
+        self.clear()
+
+    def bytes(self) -> int:
+        """What it takes, whatever is in it."""
+        counts = self.classes * torch.int64.itemsize
+        slots = self.classes * self.capacity
+        return counts + slots * sum(column.row_bytes for column in self.columns.values())
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A column, ``(classes, capacity, ...)``; zeros in empty slots."""
+        return self._tables[name]
+
+    @property
+    def filled(self) -> Tensor:
+        """Which slots hold an entry, ``(classes, capacity)``."""
+        return torch.arange(self.capacity, device=self.device) < self._counts[:, None]
+
+    # -- reading and writing ------------------------------------------------------------------------
+
+    def recall(self, batch: Arrivals, beta: float) -> Recall:
+        """What each image of the batch finds if it enters first and asks then, one image after the other."""
+        keys = self["embeddings"].flatten(0, 1)
+        stored = (batch.embeddings @ keys.T).view(-1, self.classes, self.capacity)
+        mates = batch.embeddings @ batch.embeddings.T
+        sees_stored, sees_mates = self._visible(batch)
+        return Recall(
+            stored,
+            torch.where(sees_stored, torch.exp(-beta * (1 - stored)), 0),
+            mates,
+            torch.where(sees_mates, torch.exp(-beta * (1 - mates)), 0),
+        )
+
+    def _visible(self, batch: Arrivals) -> tuple[Tensor, Tensor]:
+        """Which slots ``(B, classes, capacity)`` and images ``(B, B)`` are in the memory for each image.
+
+        An entry is there as long as fewer than ``capacity`` of its class are ahead of it. Ahead of a stored
+        one are the slots before its own, and what has arrived since with a smaller entropy.
+        """
+        labels, entropies, filled = batch.labels, batch.entropies, self.filled
+        enters = batch.of_class(self.classes).bool() & batch.keep[:, None]
+        overtakes = enters[:, :, None] & (entropies[:, None, None] < self["entropies"])
+        slot = torch.arange(self.capacity, device=self.device)
+        stored = filled & (slot + overtakes.cumsum(0, dtype=torch.int32) < self.capacity)
+
+        # of equals, the earlier one is ahead
+        stored_ahead = (filled[labels] & (self["entropies"][labels] <= entropies[:, None])).sum(1)
+        earlier = torch.ones(len(labels), len(labels), dtype=torch.bool, device=self.device).triu(1)
+        surer = (entropies[:, None] < entropies) | (earlier & (entropies[:, None] == entropies))
+        mates = (labels[:, None] == labels) & batch.keep[:, None]
+        ahead = stored_ahead + (mates & surer).cumsum(0)  # row i: after the i-th arrival
+        return stored, batch.keep & ~earlier & (ahead < self.capacity)
+
+    def insert(self, batch: Arrivals, **values: Tensor) -> None:
+        """Put a batch in; ``values`` are the columns beside embeddings and entropies, a row an image."""
+        values |= {"embeddings": batch.embeddings, "entropies": batch.entropies}
+        labels, capacity = batch.labels, self.capacity
+        # For each image the new slots of its class: images of one class all write the same.
+        mates = (labels[:, None] == labels) & batch.keep
+        candidates = torch.cat(
+            [
+                torch.where(self.filled[labels], self["entropies"][labels], torch.inf),
+                torch.where(mates, batch.entropies, torch.inf),
+            ],
+            dim=1,
+        )
+        # stable: among equals stored entries come first, then the batch in its order
+        chosen = candidates.argsort(dim=1, stable=True)[:, :capacity]
+        old, new = chosen.clamp_max(capacity - 1), (chosen - capacity).clamp_min(0)
+        for name, table in self._tables.items():
+            is_new = (chosen >= capacity).view(*chosen.shape, *[1] * (table.ndim - 2))
+            table[labels] = torch.where(is_new, values[name][new], table[labels[:, None], old])
+        self._counts[labels] = (self._counts[labels] + mates.sum(1)).clamp_max(capacity)
+
+    # -- state --------------------------------------------------------------------------------------
+
+    @plain_numerics()
+    def clear(self) -> None:
+        """Forget everything."""
+        self._counts = torch.zeros(self.classes, dtype=torch.int64, device=self.device)
+        self._tables = {
+            name: torch.zeros(self._shape(column), dtype=column.dtype, device=self.device)
+            for name, column in self.columns.items()
+        }
+
+    def _shape(self, column: Column) -> tuple[int, ...]:
+        return (self.classes, self.capacity, *column.row_shape)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all content."""
+        return {name: table.clone() for name, table in ({"counts": self._counts} | self._tables).items()}
+
+    def check(self, state: dict[str, Tensor]) -> None:
+        """Raise ValueError unless ``state`` could be the content of this memory."""
+        expected = {"counts", *self.columns}
+        if state.keys() != expected:
+            raise ValueError(f"the memory's state must hold {sorted(expected)}, got {sorted(state)}")
+        expect("counts", state["counts"], torch.int64, (self.classes,))
+        for name, column in self.columns.items():
+            expect(name, state[name], column.dtype, self._shape(column))
+            if column.dtype.is_floating_point and not state[name].isfinite().all():
+                raise ValueError(f"{name} in the state must be finite, got numbers that are not")
+        counts, entropies = state["counts"].cpu(), state["entropies"].cpu()
+        if not ((counts >= 0) & (counts <= self.capacity)).all():
+            raise ValueError(f"counts in the state must be between 0 and capacity={self.capacity}")
+        held = torch.arange(self.capacity, device="cpu") < counts[:, None]
+        if (entropies.diff(dim=1) < 0)[held[:, 1:]].any():
+            raise ValueError(
+                "the memory's state is damaged: its slots are not in the order of their entropies"
+            )
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take over the content that ``state`` gave; where it does not fit, say why and change nothing."""
+        self.check(state)
+        self._counts = state["counts"].to(self.device, copy=True)
+        self._tables = {name: state[name].to(self.device, copy=True) for name in self.columns}

@@ -1,0 +1,119 @@
+"""What a memory consists of and how much room it takes, before there is one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ramen.memory import codecs
+from ramen.memory.row_table import Column, aligned
+from ramen.utils.devices import free_bytes, readable_bytes
+
+_CPU = torch.device("cpu")
+_SHARE_TO_TAKE = 0.75  # of what is free; encoding and retrieval need the rest
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The arguments of ``ramen.memory.Memory``, and what follows from them.
+
+    ``codec`` may be ``"auto"`` until ``within`` has chosen one.
+    """
+
+    queues: int
+    capacity: int
+    embedding_size: int
+    gradient_size: int
+    codec: str = "fp16"
+    blocks: Sequence[int] | None = None
+    fifo: str = "exact"
+    device: torch.device = _CPU
+    gradient_device: torch.device | None = None
+
+    @property
+    def slots(self) -> int:
+        """The most entries of all queues together."""
+        return self.queues * self.capacity
+
+    def columns(self) -> dict[str, Column]:
+        """What is stored of every entry."""
+        codec = codecs.create(self.codec, self.gradient_size, self.blocks)
+        return {
+            "embeddings": Column(codec.embedding_dtype, self.device, self.embedding_size),
+            "gradients": Column(codec.dtype, self.gradient_device or self.device, codec.width, self.device),
+            "scales": Column(codec.scale_dtype, self.device, codec.scale_width),
+            "entropies": Column(torch.float32, self.device),
+            "tags": Column(torch.int64, self.device),
+            "numbers": Column(torch.int64, self.device),
+        }
+
+    def index(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shapes and types of what says where the entries are."""
+        spec: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "table": ((self.slots + 1,), torch.int64),  # each slot's row, -1 for none; then the spare row
+            "counts": ((self.queues,), torch.int64),  # what each queue ever took ("float16": what it holds)
+            "used": ((), torch.int64),  # rows in use
+        }
+        if self.fifo == "float16":
+            spec["ages"] = ((self.queues, self.capacity), torch.float16)
+        return spec
+
+    def max_bytes(self) -> dict[torch.device, int]:
+        """What the memory takes when every queue is full, for each device it lies on."""
+        needed = {self.device: sum(math.prod(shape) * t.itemsize for shape, t in self.index().values())}
+        for column in self.columns().values():
+            needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes
+        return needed
+
+    def within(self, budget: int | None) -> "MemoryPlan":
+        """The same, with the most exact codec that fits in place of ``"auto"``.
+
+        Args:
+            budget: The most bytes that the full memory may take. Without it, ``"auto"`` takes up to three
+                quarters of what is free on each device, and a codec that was named is not questioned.
+
+        Raises:
+            MemoryError: It does not fit; with ``"auto"``, not even the smallest does.
+        """
+        auto = self.codec == "auto"
+        plans = [replace(self, codec=name) for name in codecs.CODECS] if auto else [self]
+        if not auto and budget is None:
+            return self
+        for plan in plans:
+            excess = _excess(plan, budget)
+            if excess is None:
+                return plan
+        raise MemoryError(f"even the smallest codec is too large: {excess}" if auto else excess)
+
+
+def _excess(plan: MemoryPlan, budget: int | None) -> str | None:
+    """None if the memory fits, else in words why not."""
+    needed = plan.max_bytes()
+    what = f"{plan.queues} queues of capacity={plan.capacity} with codec {plan.codec!r}"
+    if budget is not None:
+        total = sum(needed.values())
+        if total <= budget:
+            return None
+        return (
+            f"{what} take up to {readable_bytes(total)}, but memory_budget is {readable_bytes(budget)}: "
+            f"raise it or lower capacity{_smaller(plan)}"
+        )
+    for device, count in needed.items():
+        free = free_bytes(device)
+        if free is not None and count > _SHARE_TO_TAKE * free:
+            share = readable_bytes(int(_SHARE_TO_TAKE * free))
+            return (
+                f"{what} take up to {readable_bytes(count)} on {device}, where the memory may take {share}, "
+                "three quarters of what is free: lower capacity, choose another placement, or set "
+                "memory_budget if you know better"
+            )
+    return None
+
+
+def _smaller(plan: MemoryPlan) -> str:
+    smallest = replace(plan, codec=codecs.CODECS[-1])
+    if plan.codec == smallest.codec:
+        return ""
+    size = readable_bytes(sum(smallest.max_bytes().values()))
+    return f", or choose a smaller codec ({smallest.codec!r} takes {size}, 'auto' the most exact that fits)"

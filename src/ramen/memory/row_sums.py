@@ -1,0 +1,160 @@
+"""Weighted sums of stored rows: for every query, its own rows with its own weights.
+
+Ways to do it, which differ in what they read and in the last bits:
+
+- ``dense``: one matrix product over the whole table, at the speed of a GPU's memory; for floating-point rows
+  on a GPU without Triton.
+- ``kernel``: a Triton kernel that reads the picked rows as they are stored. If they lie in host memory that
+  the GPU sees, those in use come over the bus first, each once, a panel of columns at a time; some may be
+  there already (``ramen.memory.fetch_ahead``).
+- ``gathered``: plain torch. The rows in use are collected, unpacked and summed, a panel at a time. On a CPU
+  that touches far less than a dense product does; on a GPU it waits for the device once.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ramen import kernels
+from ramen.memory.codecs import Codec, PackedCodec
+from ramen.memory.fetch_ahead import FetchAhead, marked
+from ramen.utils import checks, split_precision
+
+WAYS = ("dense", "kernel", "gathered")
+_PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
+_STAGING_BYTES = 128 * 2**20  # what comes over the bus at a time
+
+
+def weighted_sums(
+    codec: Codec,
+    stored: Tensor,
+    scales: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    way: str | None = None,
+    ahead: FetchAhead | None = None,
+) -> Tensor:
+    """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32.
+
+    Args:
+        codec: Of the rows.
+        stored: ``(R, width)``; on the device of the rest or in host memory.
+        scales: Of all rows, as ``codec.encode`` gives them.
+        rows: ``(Q, S)`` row numbers; a row may occur several times.
+        weights: ``(Q, S)`` in fp32.
+        way: One of ``WAYS``; the best for this codec and these devices if not given.
+        ahead: What has been fetched of ``stored`` before; only a kernel makes use of it.
+    """
+    way = best_way(codec, stored, weights.device) if way is None else checks.choice("way", way, WAYS)
+    weights = codec.fold(weights, scales, rows)
+    if way == "dense":
+        if isinstance(codec, PackedCodec):
+            raise ValueError(f"way must not be 'dense' for codec {codec.name!r}, whose rows are packed")
+        return _dense(stored, rows, weights)
+    if way == "kernel":
+        return _by_kernel(codec, stored, scales, rows, weights, ahead)
+    return _gathered(codec, stored, scales, rows, weights)
+
+
+def best_way(codec: Codec, stored: Tensor, device: torch.device) -> str:
+    """How to sum rows of ``stored`` for weights on ``device``."""
+    if device.type == "cpu":
+        return "gathered"
+    reachable = stored.device == device or stored.is_pinned()
+    if reachable and kernels.usable_on(device):
+        return "kernel"
+    return "gathered" if stored.device != device or isinstance(codec, PackedCodec) else "dense"
+
+
+# -- plain torch --------------------------------------------------------------------------------------
+
+
+def _gathered(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    if stored.dtype == torch.float32 and stored.device == weights.device:
+        return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
+    used, position = rows.to(stored.device).unique(return_inverse=True)
+    position, scales = position.to(weights.device), scales[used.to(scales.device)]
+    sums = []
+    for panel in codec.panels(len(used), _PANEL_BYTES, unpacked=True):
+        part = _moved(stored[:, panel].index_select(0, used), weights.device)
+        # in fp32: summation in half precision would lose bits
+        values = codec.unpack(part, scales, panel.start)
+        sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
+    return codec.flat(torch.cat(sums, dim=1))
+
+
+def _moved(part: Tensor, device: torch.device) -> Tensor:
+    if part.device == device:
+        return part
+    return part.pin_memory().to(device, non_blocking=True)  # the next panel is collected meanwhile
+
+
+def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    spread = weights.new_zeros(len(rows), len(pool)).scatter_add_(1, rows, weights)
+    if pool.dtype == torch.float32:
+        return spread @ pool
+    # The product takes both factors in the pool's type. So the largest weight of each query is brought to
+    # about 1, by a power of two.
+    largest = spread.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    largest = torch.exp2(torch.log2(largest).ceil())
+    return split_precision.join(split_precision.split_product(spread / largest, pool)) * largest
+
+
+# -- kernels ------------------------------------------------------------------------------------------
+
+
+def _by_kernel(
+    codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, ahead: FetchAhead | None
+) -> Tensor:
+    out = weights.new_empty(len(rows), codec.size)
+    if stored.device == weights.device:
+        _sum_panel(codec, stored, scales, rows, rows, weights, out, 0)
+    else:
+        _sum_from_host(codec, stored, scales, rows, weights, out, ahead)
+    return out
+
+
+def _sum_from_host(
+    codec: Codec,
+    stored: Tensor,
+    scales: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    ahead: FetchAhead | None,
+) -> None:
+    from ramen.kernels.rows import copy_rows
+
+    first = 0
+    if ahead is not None and ahead.width:
+        _sum_panel(codec, ahead.table, scales, ahead.places(rows), rows, weights, out, 0)
+        first = ahead.width
+        if first == codec.width:
+            return
+    # Which rows are in use, and a place in a smaller table for each, without asking how many there are.
+    needed = marked(len(stored), rows)
+    place = needed.cumsum(0) - 1
+    places = place[rows]
+    most = min(rows.numel(), len(stored))
+    for panel in codec.panels(most, _STAGING_BYTES, unpacked=False, first=first):
+        part = torch.empty(most, panel.stop - panel.start, dtype=stored.dtype, device=rows.device)
+        copy_rows(stored[:, panel], needed, place, part)
+        _sum_panel(codec, part, scales, places, rows, weights, out, panel.start)
+
+
+def _sum_panel(
+    codec: Codec,
+    stored: Tensor,
+    scales: Tensor,
+    places: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    first: int,
+) -> None:
+    from ramen.kernels import sums
+
+    if isinstance(codec, PackedCodec):
+        sums.packed_sums(codec, stored, scales, places, rows, weights, out, first)
+    else:
+        sums.float_sums(stored, places, weights, out[:, first : first + stored.shape[1]])

@@ -1,0 +1,79 @@
+"""Methods by name."""
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ramen.methods._base import Method, MethodInfo
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils.checks import nearest
+from ramen.utils.devices import plain_numerics
+
+_PACKAGE = "ramen.methods"
+_METHODS: dict[str, type[Method]] = {}
+_M = TypeVar("_M", bound=type[Method])
+
+
+def register(info: MethodInfo) -> Callable[[_M], _M]:
+    """Class decorator: enter a method into the registry under ``info.name``."""
+
+    def enter(cls: _M) -> _M:
+        if not cls.__module__.startswith(f"{_PACKAGE}."):
+            _load_own_methods()  # so that a taken name is told here, whatever was imported before
+        known = _METHODS.get(info.name)
+        again = known is not None and (known.__module__, known.__qualname__) == (
+            cls.__module__,
+            cls.__qualname__,
+        )
+        if known is not None and not again:
+            raise ValueError(f"name {info.name!r} is taken by {known.__module__}.{known.__qualname__}")
+        cls.info = dataclasses.replace(info, defaults=_defaults(cls))
+        _METHODS[info.name] = cls
+        return cls
+
+    return enter
+
+
+def list_methods() -> list[str]:
+    """The names of all registered methods."""
+    _load_own_methods()
+    return sorted(_METHODS)
+
+
+def describe(name: str) -> MethodInfo:
+    """The record of a method; printed, it is a short page."""
+    return get_method(name).info
+
+
+def get_method(name: str) -> type[Method]:
+    """The class of that name."""
+    _load_own_methods()
+    if name not in _METHODS:
+        raise ValueError(f"there is no method {name!r}{nearest(str(name), _METHODS)}")
+    return _METHODS[name]
+
+
+@plain_numerics()
+def create(name: str, classifier: ZeroShotClassifier, **parameters: Any) -> Method:
+    """A fresh method of that name on ``classifier``; see ``describe(name).defaults`` for its parameters."""
+    cls = get_method(name)
+    for parameter in parameters:
+        if parameter not in cls.info.defaults:
+            hint = nearest(parameter, cls.info.defaults)
+            raise TypeError(f"method {name!r} has no parameter {parameter!r}{hint}")
+    return cls(classifier, **parameters)
+
+
+def _defaults(cls: type[Method]) -> dict[str, Any]:
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # behind self, classifier
+    return {p.name: p.default for p in parameters}
+
+
+def _load_own_methods() -> None:
+    """Import every file of this package: a new method is one file more."""
+    package = importlib.import_module(_PACKAGE)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{_PACKAGE}.{module.name}")

@@ -1,0 +1,176 @@
+"""Steps that several methods share."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from ramen.encoder.batchnorm_statistics import Statistics, of_batch
+from ramen.methods._losses import entropy, mean_entropy
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils.devices import finite_or_zero
+
+
+def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
+    """One SignSGD step; a coordinate whose gradient is not finite stays where it is."""
+    direction = torch.sign(finite_or_zero(gradient)).to(affine.dtype)
+    return torch.add(affine, direction, alpha=-lr)
+
+
+def sample_gradients(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor | None = None,
+    *,
+    meanwhile: Callable[[Tensor], AbstractContextManager[None]] | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One forward and one backward pass of a batch in which every image has its own norm parameters.
+
+    Args:
+        classifier: What encodes.
+        images: The batch.
+        affine: The norm parameters ``(G,)`` that all images start from; the pretrained ones if not given.
+        meanwhile: Given the embeddings, a block around the backward pass: what it starts runs beside that.
+
+    Returns:
+        Embeddings ``(B, d)``, logits ``(B, C)``, entropies ``(B,)``, and the gradients ``(B, G)``: row ``i``
+        is that of image ``i``'s entropy alone.
+    """
+    start = classifier.encoder.base if affine is None else affine.detach()
+    with torch.enable_grad():
+        rows = start.expand(len(images), -1).requires_grad_()
+        embeddings = classifier.encode(images, rows)
+        with nullcontext() if meanwhile is None else meanwhile(embeddings.detach()):
+            logits = classifier.logits(embeddings)
+            entropies = entropy(logits)
+            gradients = classifier.gradient(entropies.sum(), rows)
+    return embeddings.detach(), logits.detach(), entropies.detach(), gradients
+
+
+def adapted_logits(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> tuple[Tensor]:
+    """Logits of a batch with these norm parameters, in a tuple as ``ramen.kernels.cuda_graphs`` wants it."""
+    return (classifier.logits(classifier.encode(images, affine)),)
+
+
+def entropy_gradient(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor,
+    usable: Tensor,
+    *,
+    among: Tensor | None = None,
+    below: float = math.inf,
+    statistics: str = "source",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One forward and one backward pass of a batch that shares its norm parameters.
+
+    Args:
+        classifier: What encodes.
+        images: The batch.
+        affine: Its norm parameters ``(G,)``.
+        usable: Which images may leave a trace.
+        among: Which of these enter the mean; all if not given.
+        below: They must also have an entropy below this.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the usable images.
+
+    Returns:
+        The logits; the gradient ``(G,)`` of the mean entropy, zero where no image enters it; and which images
+        were usable in the end. An image whose activations overflow spoils a sum over the batch, and with
+        it the batch's statistics: where that has happened, the gradient is taken again, and the bad images
+        are left out.
+    """
+    logits, gradient, chosen = _mean_entropy_gradient(
+        classifier, images, affine, usable, among, below, of_batch(statistics, usable)
+    )
+    if gradient.isfinite().all():
+        return logits, gradient, usable
+    if statistics == "batch":
+        images, usable = refuse_overflowing(classifier, images, usable)
+        logits, gradient, _ = _mean_entropy_gradient(
+            classifier, images, affine, usable, among, below, of_batch(statistics, usable)
+        )
+        return logits, gradient, usable & logits.isfinite().all(1)
+    gradients = _gradient_of_each(classifier, images, affine)
+    usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
+    chosen = chosen & usable
+    mean = torch.where(chosen[:, None], gradients, 0).sum(0) / chosen.sum().clamp_min(1)
+    return logits, mean, usable
+
+
+def _mean_entropy_gradient(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor,
+    usable: Tensor,
+    among: Tensor | None,
+    below: float,
+    statistics: Statistics | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits, the gradient, and the images that the mean is of."""
+    with torch.enable_grad():
+        affine = affine.detach().requires_grad_()
+        logits = classifier.logits(classifier.encode(images, affine, statistics=statistics))
+        chosen = usable if among is None else usable & among
+        chosen = chosen & (entropy(logits) < below) if below < math.inf else chosen
+        gradient = classifier.gradient(mean_entropy(logits, chosen), affine)
+    return logits.detach(), gradient, chosen
+
+
+def shared_logits(
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, usable: Tensor, statistics: str
+) -> tuple[Tensor, Tensor]:
+    """One forward pass with shared norm parameters: the logits, and which images could be used.
+
+    See ``entropy_gradient`` for ``statistics`` and for what becomes of an image that overflows.
+    """
+
+    def logits() -> Tensor:
+        return classifier.logits(classifier.encode(images, affine, statistics=of_batch(statistics, usable)))
+
+    found = logits()
+    if statistics == "batch" and not (found.isfinite().all(1) | ~usable).all():
+        images, usable = refuse_overflowing(classifier, images, usable)
+        found = logits()
+    return found, usable & found.isfinite().all(1)
+
+
+def joint_gradient(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor,
+    loss: Callable[[Tensor], Tensor],
+    statistics: Statistics | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One forward and one backward pass for a ``loss`` of embeddings in which the images of a batch meet.
+
+    Returns:
+        The embeddings and the gradient ``(G,)``. One image that overflows spoils the gradient, also if the
+        loss leaves it out: see ``refuse_overflowing``.
+    """
+    with torch.enable_grad():
+        affine = affine.detach().requires_grad_()
+        embeddings = classifier.encode(images, affine, statistics=statistics)
+        gradient = classifier.gradient(loss(embeddings), affine)
+    return embeddings.detach(), gradient
+
+
+def refuse_overflowing(
+    classifier: ZeroShotClassifier, images: Tensor, usable: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What to go on with after a joint gradient was not finite: the images again, and which are usable.
+
+    An image is refused that has, with the pretrained weights and running statistics, no finite gradient of
+    its own. Those that are not usable are blank from here on, and so can spoil nothing. Where that is no
+    cure, because the steps themselves overflow, the answers are not finite and the whole batch is answered
+    zero-shot.
+    """
+    usable = usable & _gradient_of_each(classifier, images, classifier.encoder.base).isfinite().all(1)
+    return torch.where(usable[:, None, None, None], images, 0), usable
+
+
+def _gradient_of_each(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> Tensor:
+    """The gradient ``(B, G)`` of every image's own entropy."""
+    return sample_gradients(classifier, images, affine)[3]

@@ -1,0 +1,1 @@
+"""Zero-shot classifiers, and where they are loaded from."""

@@ -1,0 +1,340 @@
+"""The zero-shot classifier that every method starts from."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.batchnorm_statistics import Statistics
+from ramen.images.preprocess import Picture, Preprocess
+from ramen.kernels.cuda_graphs import Recorder
+from ramen.models import prompts
+from ramen.models.open_clip import TextEncoder, load_open_clip, text_encoder
+from ramen.utils.checks import number
+from ramen.utils.devices import parse_device, parse_dtype, plain_numerics
+
+
+class MissingPartError(ValueError):
+    """A classifier lacks what a method needs: a text encoder, the embeddings of a template."""
+
+
+class ZeroShotClassifier:
+    """Image encoder, class embeddings, logit scale and preprocessing; it never changes.
+
+    Args:
+        encoder: Any image encoder with norm layers, ``(B, 3, H, W)`` to ``(B, d)``; or an ``AffineEncoder``.
+        class_embeddings: ``(C, d)``, or ``(C, templates, d)`` for methods that want each template.
+        logit_scale: Logits are this times the cosine similarity.
+        classes: Names; "0", "1", ... if not given.
+        templates: The templates behind ``class_embeddings``, a name or the strings, where it is known.
+        preprocess: What ``clf.preprocess`` does.
+        encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
+        device: Where to compute; the encoder's own device if not given.
+        dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
+        compile: Whether to compute by written-out passes (``ramen.encoder.vision_transformer``) and, on a
+            GPU, CUDA graphs (``ramen.kernels.cuda_graphs``), which agree with the encoder's own forward pass
+            and autograd to rounding. ``"auto"`` does so where the encoder is covered, True insists on it,
+            False is the encoder's own.
+        allow_same_names: Accept classes of the same name, which no prompt tells apart. The usual list of
+            ImageNet's has two names twice.
+
+    Attributes:
+        class_embeddings: One unit vector a class, ``(C, d)``.
+        template_embeddings: One unit vector a class and template, ``(C, templates, d)``, or None.
+        encoder: The ``AffineEncoder``.
+    """
+
+    @plain_numerics()
+    def __init__(
+        self,
+        encoder: nn.Module | AffineEncoder,
+        class_embeddings: Tensor,
+        logit_scale: float = 100.0,
+        *,
+        classes: Sequence[str] | None = None,
+        templates: str | Sequence[str] | None = None,
+        preprocess: Preprocess | None = None,
+        encode_text: TextEncoder | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        compile: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> None:
+        self.compile = _check_compile(compile)
+        self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
+        _check_embeddings(class_embeddings)
+        count = len(class_embeddings)
+        names = tuple(map(str, range(count))) if classes is None else classes
+        self.classes = prompts.check_classes(names, allow_same_names=allow_same_names)
+        if len(self.classes) != count:
+            raise ValueError(
+                f"classes must name the {count} rows of class_embeddings, got {len(self.classes)}"
+            )
+        self.templates = None if templates is None else prompts.check_templates(templates)
+        if self.templates and class_embeddings.ndim == 3 and len(self.templates) != class_embeddings.shape[1]:
+            raise ValueError(
+                f"templates must name the {class_embeddings.shape[1]} templates of class_embeddings, "
+                f"got {len(self.templates)}"
+            )
+        self._preprocess = preprocess
+        self.encode_text = encode_text
+        self.encoder = _wrap(encoder, preprocess, device, dtype, self.compile)
+
+        vectors = class_embeddings.detach().to(self.device, torch.promote_types(self.dtype, torch.float32))
+        self.template_embeddings = F.normalize(vectors, dim=-1) if vectors.ndim == 3 else None
+        self.class_embeddings = (
+            F.normalize(vectors, dim=-1) if vectors.ndim == 2 else prompts.average_templates(vectors)
+        )
+        if (self.class_embeddings.norm(dim=-1) < 0.5).any():
+            raise ValueError("class_embeddings: the templates of a class must not cancel each other")
+        self._check_width()
+        self._fingerprint: dict[str, Any] | None = None
+
+    # -- what it knows ------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.encoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the encoder's weights."""
+        return self.encoder.dtype
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of the images it takes, where that is known."""
+        return self.encoder.image_size if self._preprocess is None else self._preprocess.size
+
+    @property
+    def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation of the channels, as preprocessing takes them out, where known."""
+        return None if self._preprocess is None else (self._preprocess.mean, self._preprocess.std)
+
+    @property
+    def preprocess_settings(self) -> Preprocess | None:
+        """How pictures become images, where it is known."""
+        return self._preprocess
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
+
+    def __repr__(self) -> str:
+        return (
+            f"ZeroShotClassifier({self.num_classes} classes, {len(self.encoder.base):,} affine parameters, "
+            f"logit_scale={self.logit_scale:g}, device={self.device}, dtype={self.dtype})"
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies it: class names, a hash of the encoder's weights, logit scale."""
+        if self._fingerprint is None:
+            self._fingerprint = {
+                "classes": list(self.classes),
+                "encoder": _hash(self.encoder.weights()),
+                "logit_scale": self.logit_scale,
+            }
+        return self._fingerprint
+
+    # -- what it computes ---------------------------------------------------------------------------
+
+    def preprocess(
+        self, images: Picture | Sequence[Picture], *, dtype: str | torch.dtype = torch.float32
+    ) -> Tensor:
+        """PIL images, paths or uint8 tensors as the float tensor that the encoder takes, on its device.
+
+        Uint8 tensors of one size are also resized there, to the same numbers as on the CPU.
+
+        Args:
+            images: One picture, a list of them, or a uint8 batch ``(B, 3, H, W)``.
+            dtype: The result's type; with the encoder's own, ``clf.dtype``, it takes the least memory.
+        """
+        return self.preprocessing(images, device=self.device, dtype=dtype)
+
+    @property
+    def preprocessing(self) -> Preprocess:
+        """What ``preprocess`` does, apart from the device."""
+        if self._preprocess is None:
+            raise ValueError(
+                "this classifier was built without preprocessing: pass preprocess=ramen.Preprocess(size=...) "
+                "to ZeroShotClassifier, or preprocess the images yourself"
+            )
+        return self._preprocess
+
+    def check_images(self, images: object) -> Tensor:
+        """``images``, if it is a batch of preprocessed images."""
+        if not isinstance(images, Tensor):
+            raise TypeError(f"images must be a tensor, got {type(images).__name__}; clf.preprocess makes one")
+        height, width = self.image_size or ("H", "W")
+        expected = f"a float tensor of shape (B, 3, {height}, {width})"
+        came = f"{images.dtype} of shape {tuple(images.shape)}"
+        if not images.is_floating_point():
+            raise ValueError(
+                f"images must be {expected}, got {came}; clf.preprocess makes one of uint8 images"
+            )
+        wrong_size = self.image_size is not None and tuple(images.shape[2:]) != self.image_size
+        if images.ndim != 4 or images.shape[1] != 3 or wrong_size:
+            raise ValueError(f"images must be {expected}, got {came}")
+        if len(images) == 0:
+            raise ValueError("images must hold at least one image, got an empty batch")
+        return images
+
+    def encode(
+        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+    ) -> Tensor:
+        """Unit embeddings ``(B, d)`` with the given norm parameters and statistics; see ``AffineEncoder``."""
+        embeddings = self.encoder(images, affine, statistics=statistics)
+        self._check_width()
+        return embeddings
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Logits ``(B, C)`` of unit embeddings."""
+        return self.logit_scale * embeddings @ self.class_embeddings.T
+
+    def embed_templates(self, templates: Sequence[str]) -> Tensor | None:
+        """Unit embeddings ``(C, templates, d)`` of the classes in these templates, known or computed.
+
+        None where they are not known and there is no text encoder.
+        """
+        known = self.templates or ()
+        if self.template_embeddings is not None and set(templates) <= set(known):
+            return self.template_embeddings[:, [known.index(template) for template in templates]]
+        if self.encode_text is None:
+            return None
+        return prompts.embed_classes(self.encode_text, self.classes, templates).to(self.class_embeddings)
+
+    def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
+        """The gradient of ``loss`` with respect to ``affine``; see ``AffineEncoder.gradient``."""
+        return self.encoder.gradient(loss, affine)
+
+    def recorder(self) -> Recorder:
+        """For a method's functions of tensors that may become CUDA graphs, if ``compile`` lets them."""
+        return Recorder(enabled=bool(self.compile))
+
+    def _check_width(self) -> None:
+        width, expected = self.class_embeddings.shape[-1], self.encoder.embed_dim
+        if expected is not None and width != expected:
+            raise ValueError(
+                f"class_embeddings must have the encoder's width {expected}, got {width} "
+                f"(shape {tuple(self.class_embeddings.shape)})"
+            )
+
+    # -- open_clip ----------------------------------------------------------------------------------
+
+    @classmethod
+    @plain_numerics()
+    def from_open_clip(
+        cls,
+        model: str,
+        pretrained: str | os.PathLike[str] | None,
+        classes: Sequence[str],
+        templates: str | Sequence[str] = prompts.ENSEMBLE,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype = "float32",
+        *,
+        logit_scale: float | None = None,
+        preprocess: Preprocess | None = None,
+        quick_gelu: bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        compile: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> "ZeroShotClassifier":
+        """Load a model of open_clip and embed the classes with its text tower.
+
+        Args:
+            model: An architecture name of open_clip, ``hf-hub:...`` or ``local-dir:...``.
+            pretrained: A tag of open_clip, a checkpoint file, or None for random weights.
+            classes: Class names.
+            templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
+            device: Where to compute.
+            dtype: Type of the image encoder's weights, norm layers excepted; the text tower stays in fp32.
+            logit_scale: The model's own if not given.
+            preprocess: The model's own if not given. A tag of open_clip knows it; for a checkpoint file of a
+                model that was trained otherwise (SigLIP, for one) it must be said.
+            quick_gelu: Whether the model was trained with that activation; likewise known for tags.
+            cache_dir: Where open_clip keeps what it downloads.
+            compile: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name.
+        """
+        compile = _check_compile(compile)
+        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
+        templates = prompts.check_templates(templates)
+        device, dtype = parse_device(device), parse_dtype(dtype)
+        clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
+        image_tower = clip.visual
+        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fast=bool(compile))
+        if preprocess is None:
+            preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
+        if logit_scale is None:
+            logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
+        clip.visual = None  # the rest of the model is the text tower
+        encode_text = text_encoder(clip.to(device), model, cache_dir)
+        return cls(
+            encoder,
+            prompts.embed_classes(encode_text, names, templates),
+            logit_scale,
+            classes=names,
+            templates=templates,
+            preprocess=preprocess,
+            encode_text=encode_text,
+            compile=compile,
+            allow_same_names=allow_same_names,
+        )
+
+
+def _check_compile(value: object) -> bool | str:
+    if value is not True and value is not False and value != "auto":
+        raise ValueError(f"compile must be True, False or 'auto', got {value!r}")
+    return value
+
+
+def _wrap(
+    encoder: nn.Module | AffineEncoder,
+    preprocess: Preprocess | None,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
+    compile: bool | str,
+) -> AffineEncoder:
+    if isinstance(encoder, AffineEncoder):
+        if device is not None or dtype is not None:
+            raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
+    else:
+        example = None if preprocess is None else torch.empty(1, 3, *preprocess.size, device="meta")
+        encoder = AffineEncoder(encoder, example=example, device=device, dtype=dtype, fast=bool(compile))
+    if compile is True and not encoder.is_fast:
+        raise ValueError(f"compile=True: this encoder has no written-out passes ({encoder.path})")
+    return encoder
+
+
+def _check_embeddings(embeddings: object) -> None:
+    if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
+        came = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise TypeError(f"class_embeddings must be a float tensor, got {came}")
+    if embeddings.ndim not in (2, 3) or 0 in embeddings.shape:
+        raise ValueError(
+            "class_embeddings must have shape (classes, width) or (classes, templates, width), "
+            f"got {tuple(embeddings.shape)}"
+        )
+    bad = ~embeddings.isfinite().all(-1) | (embeddings.float().norm(dim=-1) == 0)
+    if bad.any():
+        first = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"class_embeddings must be finite and not zero, got a vector at {first} that is not so"
+        )
+
+
+def _hash(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,114 @@
+"""Models and tokenizers of open_clip, with errors that say which argument is wrong."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ramen.utils.checks import nearest
+
+TextEncoder = Callable[[list[str]], Tensor]
+
+
+def load_open_clip(
+    model: str,
+    pretrained: str | os.PathLike[str] | None,
+    *,
+    quick_gelu: bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Any:
+    """An open_clip model on the CPU in fp32, with the activation that its weights were trained with."""
+    import open_clip
+
+    weights, tag = _check_names(model, pretrained)
+    if quick_gelu is None:
+        # OpenAI's models were trained with another GELU than the architecture of that name has.
+        quick_gelu = bool(tag.get("quick_gelu", False))
+    if weights is not None and not tag and _is_torchscript(weights):
+        raise ValueError(
+            f"pretrained: {weights!r} is a TorchScript archive, as OpenAI distributes its models: use "
+            "the tag 'openai', or save its state_dict() as safetensors"
+        )
+    try:
+        return open_clip.create_model(
+            model,
+            pretrained=weights,
+            force_quick_gelu=quick_gelu,
+            cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+            require_pretrained=weights is not None or _names_its_weights(model),
+            weights_only=True,  # no pickle from outside
+        ).eval()
+    except Exception as error:
+        if weights is None:
+            raise ValueError(f"model: open_clip cannot load {model}: {_shorten(error)}") from error
+        hint = "" if tag else " (is it a checkpoint of that architecture?)"
+        raise ValueError(
+            f"pretrained: {weights!r} cannot be loaded as {model}{hint}: {_shorten(error)}"
+        ) from error
+
+
+def _check_names(model: object, pretrained: object) -> tuple[str | None, dict[str, Any]]:
+    """The weights as a string, and what open_clip knows of them if they are one of its tags."""
+    import open_clip
+
+    if not isinstance(model, str):
+        raise TypeError(f"model must be a name of open_clip, got {type(model).__name__}")
+    if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
+        raise TypeError(f"pretrained must be a tag, a path or None, got {type(pretrained).__name__}")
+    weights = None if pretrained is None else os.fspath(pretrained)
+    if _names_its_weights(model):
+        if weights is not None:
+            raise ValueError(
+                f"pretrained must be None for {model}, which names its own weights, got {weights!r}"
+            )
+        return None, {}
+    known, name = open_clip.list_models(), model.replace("/", "-")
+    if name not in known:
+        raise ValueError(f"model: open_clip has none called {model!r}{nearest(model, known)}")
+    tag: dict[str, Any] = {} if weights is None else open_clip.get_pretrained_cfg(name, weights)
+    if weights is not None and not tag and not Path(weights).is_file():
+        tags = open_clip.list_pretrained_tags_by_model(name)
+        raise ValueError(f"pretrained: {weights!r} is no file and no tag of {model}{nearest(weights, tags)}")
+    return weights, tag
+
+
+def _names_its_weights(model: str) -> bool:
+    return model.startswith(("hf-hub:", "local-dir:"))
+
+
+def _is_torchscript(path: str) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def text_encoder(clip: nn.Module, model: str, cache_dir: str | os.PathLike[str] | None = None) -> TextEncoder:
+    """A function from texts to unit embeddings, with the tokenizer that belongs to ``model``."""
+    import open_clip
+
+    try:
+        tokenizer = open_clip.get_tokenizer(model, cache_dir=cache_dir)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the tokenizer of {model} needs the package {error.name}: pip install 'ramen-tta[transformers]'"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"model: the tokenizer of {model} cannot be loaded: {_shorten(error)}") from error
+    device = next(clip.parameters()).device
+
+    @torch.no_grad()
+    def encode_text(texts: list[str]) -> Tensor:
+        embeddings: Tensor = clip.encode_text(tokenizer(texts).to(device), normalize=True)  # type: ignore[operator]
+        return embeddings
+
+    return encode_text
+
+
+def _shorten(error: Exception, limit: int = 600) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else f"{text[:limit]} ..."

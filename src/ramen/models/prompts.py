@@ -1,0 +1,108 @@
+"""Prompt templates and the class embeddings made from them.
+
+The published results use one template for the row "CLIP" and seven for "Ensemble" and for every method. The
+released code ends each template with a full stop, the paper prints them without; that changes the tokens
+and so every number, hence both spellings are here. The default is the code's.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ramen.utils.checks import nearest
+from ramen.utils.devices import plain_numerics
+
+SINGLE = ("a photo of a {}.",)
+ENSEMBLE = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+SINGLE_WITHOUT_PERIOD = tuple(template.removesuffix(".") for template in SINGLE)
+ENSEMBLE_WITHOUT_PERIOD = tuple(template.removesuffix(".") for template in ENSEMBLE)
+# As WATT's own code has them: one more, and two without a full stop.
+WATT = (*SINGLE_WITHOUT_PERIOD, ENSEMBLE_WITHOUT_PERIOD[0], *ENSEMBLE[1:])
+
+TEMPLATE_SETS = {
+    "single": SINGLE,
+    "ensemble": ENSEMBLE,
+    "single-without-period": SINGLE_WITHOUT_PERIOD,
+    "ensemble-without-period": ENSEMBLE_WITHOUT_PERIOD,
+    "watt": WATT,
+}
+
+_PROMPTS_AT_A_TIME = 256
+
+
+def check_classes(classes: Sequence[str], *, allow_same_names: bool = False) -> tuple[str, ...]:
+    """The class names with underscores as spaces, if there are any and no two are the same.
+
+    With ``allow_same_names`` they may be, as in the usual list of ImageNet's; no prompt tells such classes
+    apart.
+
+    >>> check_classes(["polar_bear", "fox"])
+    ('polar bear', 'fox')
+    """
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise TypeError(f"classes must be a sequence of names, got {classes!r}")
+    classes = list(classes)
+    for name in classes:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"classes must be non-empty strings, got {name!r}")
+    names = tuple(name.replace("_", " ").strip() for name in classes)
+    if not names:
+        raise ValueError("classes must name at least one class, got an empty list")
+    if not allow_same_names and len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(
+            f"classes must differ from each other, got more than one {', '.join(map(repr, twice))}"
+        )
+    return names
+
+
+def check_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
+    """The templates of that name, or the given ones if each has one ``{}`` for the class name."""
+    if isinstance(templates, str):
+        if templates not in TEMPLATE_SETS:
+            raise ValueError(f"templates: no set is called {templates!r}{nearest(templates, TEMPLATE_SETS)}")
+        return TEMPLATE_SETS[templates]
+    templates = tuple(templates)
+    if not templates:
+        raise ValueError("templates must hold at least one template, got an empty list")
+    for template in templates:
+        if not isinstance(template, str) or template.count("{}") != 1:
+            raise ValueError(f"templates must each have one {{}} for the class name, got {template!r}")
+    return templates
+
+
+@torch.no_grad()
+@plain_numerics()
+def embed_classes(
+    encode_text: Callable[[list[str]], Tensor], classes: Sequence[str], templates: Sequence[str]
+) -> Tensor:
+    """Embeddings of every class in every template, ``(classes, templates, d)``, each of unit length.
+
+    Args:
+        encode_text: Maps a list of texts to their embeddings ``(texts, d)``.
+        classes: Class names.
+        templates: Strings with ``{}`` where the name goes.
+    """
+    prompts = [template.replace("{}", name) for name in classes for template in templates]
+    parts = [
+        encode_text(prompts[i : i + _PROMPTS_AT_A_TIME]).float()
+        for i in range(0, len(prompts), _PROMPTS_AT_A_TIME)
+    ]
+    embeddings = F.normalize(torch.cat(parts), dim=-1)
+    return embeddings.view(len(classes), len(templates), -1)
+
+
+def average_templates(embeddings: Tensor) -> Tensor:
+    """One unit vector a class from ``(classes, templates, d)``: normalise, average, normalise."""
+    embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    return F.normalize(F.normalize(embeddings, dim=-1).mean(1), dim=-1)

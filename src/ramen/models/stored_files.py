@@ -1,0 +1,123 @@
+"""An image tower and text embeddings that lie in files, for a model that comes without its text tower.
+
+The folder holds ``config.json`` (``architecture``: arguments of open_clip's VisionTransformer, ``mean``,
+``std``, ``logit_scale``, ``templates``, and for each set of classes a table with ``classes``),
+``vision.safetensors`` (the tower's weights) and ``text_features.safetensors``: for each set of classes a
+tensor (classes, templates, width) under the same name as in ``config.json``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ramen.images.preprocess import Preprocess
+from ramen.models import prompts
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+
+CONFIG, TOWER, TEXT = "config.json", "vision.safetensors", "text_features.safetensors"
+
+
+def load_stored(
+    folder: Path,
+    classes: Sequence[str],
+    templates: str | Sequence[str],
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    *,
+    allow_same_names: bool = False,
+) -> ZeroShotClassifier:
+    """A classifier of these classes and templates, as far as the folder has their embeddings."""
+    from open_clip.transformer import VisionTransformer
+
+    config = _config(folder / CONFIG)
+    names = prompts.check_classes(classes, allow_same_names=allow_same_names)
+    key = _matching(folder / CONFIG, config, names)
+    features = _tensors(folder / TEXT).get(key)
+    known = config["templates"]
+    if features is None or features.shape[:2] != (len(names), len(known)):
+        came = "nothing" if features is None else tuple(features.shape)
+        wanted = f"({len(names)} classes, {len(known)} templates, width)"
+        raise ValueError(f"{folder / TEXT}: {key!r} must have the shape {wanted}, got {came}")
+    tower = VisionTransformer(**config["architecture"])
+    try:
+        tower.load_state_dict({name: t.float() for name, t in _tensors(folder / TOWER).items()})
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())[:300]
+        raise ValueError(f"{folder / TOWER} does not fit the architecture of {CONFIG}: {problem}") from None
+    lookup = StoredTexts(names, known, features.float())
+    chosen = prompts.check_templates(templates)
+    size = config["architecture"]["image_size"]
+    return ZeroShotClassifier(
+        tower.eval(),
+        prompts.embed_classes(lookup, names, chosen),
+        config["logit_scale"],
+        classes=names,
+        templates=chosen,
+        preprocess=Preprocess(size, tuple(config["mean"]), tuple(config["std"])),
+        encode_text=lookup,
+        device=device,
+        dtype=dtype,
+        allow_same_names=allow_same_names,
+    )
+
+
+class StoredTexts:
+    """The text encoder of a model that comes without one: it knows the prompts behind the stored features."""
+
+    def __init__(self, classes: Sequence[str], templates: Sequence[str], features: Tensor) -> None:
+        self._known = {
+            template.replace("{}", name): features[c, t]
+            for c, name in enumerate(classes)
+            for t, template in enumerate(templates)
+        }
+
+    def __call__(self, texts: list[str]) -> Tensor:
+        """Embeddings ``(n, width)`` of texts that are known."""
+        unknown = next((text for text in texts if text not in self._known), None)
+        if unknown is not None:
+            raise MissingPartError(
+                f"there is no text encoder, and no embedding of {unknown!r}, in the folder"
+            )
+        return torch.stack([self._known[text] for text in texts])
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"model: {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"model: {path} is damaged: {error}") from None
+    needed = ("architecture", "mean", "std", "logit_scale", "templates")
+    missing = [name for name in needed if not isinstance(config, dict) or name not in config]
+    if missing:
+        raise ValueError(f"model: {path} must have {', '.join(needed)}; there is no {', '.join(missing)}")
+    return dict(config)
+
+
+def _matching(path: Path, config: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    sets = {
+        key: tuple(name.replace("_", " ").strip() for name in value["classes"])
+        for key, value in config.items()
+        if isinstance(value, dict) and "classes" in value
+    }
+    for key, known in sets.items():
+        if known == names:
+            return key
+    listed = "; ".join(f"{key}: {', '.join(known[:3])}, ... ({len(known)})" for key, known in sets.items())
+    wanted = f"{', '.join(names[:3])}, ... ({len(names)})"
+    raise ValueError(f"model: {path} has no text features of the classes {wanted}; it has {listed or 'none'}")
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"model: {path} cannot be read: {error}") from None

@@ -1,0 +1,1 @@
+"""The embedded default: a tiny CLIP with its weights."""

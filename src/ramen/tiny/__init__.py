@@ -1,1 +1,0 @@
-"""The embedded default: a tiny CLIP, the pictures it knows, the stream that it meets."""

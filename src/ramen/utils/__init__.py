@@ -1,0 +1,1 @@
+"""Small, stateless helpers: checks, devices, numerics, bytes, files, random draws."""

@@ -1,0 +1,99 @@
+"""Known accuracies of the measuring model and stream that lie beside the checkout, where they do."""
+
+import json
+
+import pytest
+import torch
+from open_clip.transformer import VisionTransformer
+from safetensors.torch import load_file
+
+import ramen
+from ramen.data.registry import load
+from ramen.data.streams.stream import make_stream
+from ramen.experiments.plan.experiment import plan
+from ramen.experiments.run.execute import run_experiments
+from ramen.models.by_name import load_model
+from tests.conftest import TESTBED
+
+pytestmark = pytest.mark.testbed
+
+MODEL, STREAM = f"stored:{TESTBED}", TESTBED / "cifar10c_s5_1000.npz"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    dataset = load("arrays", STREAM, classes="cifar10")
+    return load_model(MODEL, dataset.classes), make_stream("mixed", dataset, 0)
+
+
+def test_zero_shot_equals_the_plain_tower_and_its_known_accuracy(bench, tmp_path) -> None:
+    """The whole stream gives 76.21; a part of it, and of that a part against a plain forward pass."""
+    (experiment,) = plan(
+        ["ensemble"],
+        model=MODEL,
+        data="arrays",
+        root=STREAM,
+        preset="cifar10c",
+        data_options={"classes": "cifar10"},
+        protocol_parameters={"per_domain": 100},
+    )
+    (result,) = run_experiments([experiment], tmp_path)
+    assert result["cost"]["images"] == 1500
+    assert result["scores"]["average"] == pytest.approx(76.21, abs=3 * 1.1)  # three standard errors
+
+    classifier, stream = bench
+    pictures = stream.read(slice(0, 200))
+    labels = ramen.create("ensemble", classifier).predict(classifier.preprocess(pictures)).labels
+    config = json.loads((TESTBED / "config.json").read_text())
+    mean, std = (torch.tensor(config[name]).view(3, 1, 1) for name in ("mean", "std"))
+    plain, text = plain_tower(config)
+    with torch.no_grad():
+        features = torch.nn.functional.normalize(plain((pictures / 255 - mean) / std), dim=-1)
+    assert torch.equal((features @ text.T).argmax(1), labels)
+
+
+def plain_tower(config: dict) -> tuple[torch.nn.Module, torch.Tensor]:
+    tower = VisionTransformer(**config["architecture"]).eval()
+    tower.load_state_dict({k: v.float() for k, v in load_file(TESTBED / "vision.safetensors").items()})
+    text = load_file(TESTBED / "text_features.safetensors")["cifar10"].float()[:, :7]
+    return tower, torch.nn.functional.normalize(text.mean(1), dim=-1)
+
+
+def with_the_modules_own_passes(classifier: ramen.ZeroShotClassifier) -> ramen.ZeroShotClassifier:
+    tower, _ = plain_tower(json.loads((TESTBED / "config.json").read_text()))
+    embeddings, scale = classifier.template_embeddings, classifier.logit_scale
+    like = {"device": classifier.device, "dtype": classifier.dtype}
+    return ramen.ZeroShotClassifier(tower, embeddings, scale, compile=False, **like)
+
+
+def test_written_out_passes_give_the_modules_logits(bench) -> None:
+    classifier, stream = bench
+    assert classifier.encoder.is_fast
+    plain = with_the_modules_own_passes(classifier)
+    images = classifier.preprocess(stream.read(slice(0, 200)))
+    ours, own = (clf.logits(clf.encode(images)) for clf in (classifier, plain))
+    torch.testing.assert_close(ours, own, rtol=0, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_written_out_passes_give_the_modules_answers_in_half_precision(bench) -> None:
+    """The whole stream, in which every answer depends on the gradients of those before it."""
+    _, stream = bench
+    fast = load_model(MODEL, stream.dataset.classes, device="cuda", dtype="float16")
+    answers = []
+    for classifier in (fast, with_the_modules_own_passes(fast)):
+        method = ramen.create("ramen", classifier, capacity=750, topk=50, lr=2e-2)
+        batches = (fast.preprocess(stream.read(batch)) for batch in stream.batches(100))
+        answers.append(torch.cat([method.predict(images).labels for images in batches]))
+    assert (answers[0] == answers[1]).float().mean() >= 0.995
+
+
+def test_causal_labels_are_the_same_at_every_batch_size(bench) -> None:
+    classifier, stream = bench
+    images = classifier.preprocess(stream.read(slice(0, 300)))
+    labels = []
+    for batch in (1, 7, 100):
+        method = ramen.create("ramen", classifier, capacity=20, topk=5, visibility="causal")
+        labels.append(torch.cat([method.predict(part).labels for part in images.split(batch)]))
+    assert torch.equal(labels[0], labels[1])
+    assert torch.equal(labels[0], labels[2])

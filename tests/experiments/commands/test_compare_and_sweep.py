@@ -1,0 +1,186 @@
+"""``ramen compare`` and ``ramen sweep``, with made-up results and with real runs of the tiny model."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ramen.cli import app
+from ramen.experiments.run import execute as experiment_runner
+from ramen.experiments.run.results import write_result
+from tests.fakes.published_results import published_result
+from tests.fakes.results import sample_result
+
+cli = CliRunner()
+FEW = ("--data-set", "pictures=4", "--device", "cpu")
+WIDE = {"COLUMNS": "140", "TERM": "dumb"}
+
+
+def ramen(*arguments: object, code: int = 0, env=WIDE):
+    result = cli.invoke(app, list(map(str, arguments)), env=env)
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    for method in ("clip", "tent", "ramen"):
+        for seed in (0, 1):
+            write_result(tmp_path / f"{method}{seed}.json", published_result(method, seed=seed, offset=seed))
+    return tmp_path
+
+
+def test_compare_prints_the_table_and_the_averages(store) -> None:
+    text = ramen("compare", store).stdout
+    lines = text.splitlines()
+    assert lines[0] == "Accuracy in %: CIFAR-10-C, ViT-B-32/openai, mixed stream, severity 5"
+    assert lines[1].split()[:3] == ["Method", "Gauss", "Shot"]
+    assert lines[6].split()[0] == "Ramen"
+    assert lines[7].split()[:2] == ["paper", "61.0"]
+    assert "Averages over domains" in text
+    assert "73.15 ± 0.71" in text  # 72.65 and one point more
+
+
+def test_averages_come_first_in_a_narrow_terminal(store) -> None:
+    text = ramen("compare", store, env={"COLUMNS": "80", "TERM": "dumb"}).stdout
+    assert text.index("Averages over domains") < text.index("Accuracy in %")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_damaged_files_are_told_on_standard_error(store) -> None:
+    (store / "cut.json").write_text("{")
+    result = ramen("compare", store)
+    assert "cut.json is damaged" in result.stderr
+    assert "damaged" not in result.stdout
+
+
+def test_formats(store, tmp_path) -> None:
+    assert ramen("compare", store, "--format", "markdown").stdout.startswith("**Accuracy in %: CIFAR-10-C")
+    latex = ramen("compare", store, "--format", "latex", "--table", "time").stdout
+    assert latex.count("\\begin{tabular}") == 1
+    text = ramen("compare", store, "--format", "csv", "--table", "averages").stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["method"] for row in rows] == ["clip", "tent", "ramen"]
+    assert float(rows[2]["paper"]) == 72.7
+    assert float(rows[2]["measured"]) == pytest.approx(73.15, abs=0.01)
+    ramen("compare", store, "--out", tmp_path / "out" / "table.tex")
+    assert (tmp_path / "out" / "table.tex").read_text().count("\\begin{tabular}") == 2
+
+
+def test_json_is_all_there_is_on_standard_output(store) -> None:
+    content = json.loads(ramen("compare", store, "--json", "--table", "all").stdout)
+    assert [one["table"] for one in content["tables"]] == [
+        "accuracy",
+        "averages",
+        "time",
+        "memory",
+        "changes",
+    ]
+    assert len(content["tables"][0]["rows"]) == 3 * 16
+    assert content["not_run"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give result files or folders, or --run"),
+        (("nowhere",), "there is no file or folder nowhere"),
+        (("--table", "speed", "."), "--table must be one of"),
+        (("--format", "html", "."), "--format must be one of"),
+        (("--format", "csv", "--table", "all", "."), "one kind of table"),
+        (("--run", "--seed", 3, "--seeds", 2), "--seed and --seeds say the same"),
+        (("--run", "--method", "tnet"), "did you mean 'tent'"),
+    ],
+)
+def test_bad_input(arguments, message) -> None:
+    result = ramen("compare", *arguments, code=2)
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_compare_runs_what_is_asked_for_and_tells_what_cannot_run(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def run_experiments(experiments, out, *, console, on_missing):
+        asked.extend(experiments)
+        assert (out, on_missing) == (tmp_path / "s", "skip")
+        results = []
+        for one in experiments:
+            if one.method == "watt":
+                results.append({"kind": "skipped", "experiment": one.identity(), "reason": "no templates"})
+                continue
+            results.append(sample_result(one.method, seed=one.seed))
+            results[-1]["experiment"] = one.identity()
+        return results
+
+    monkeypatch.setattr(experiment_runner, "run_experiments", run_experiments)
+    options = ("--run", "--store", tmp_path / "s", "--seeds", 2, "--set", "ramen.topk=2", "--limit", 50)
+    result = ramen("compare", *options, "--method", "ramen", "--method", "watt", "--json")
+    assert [(one.method, one.seed) for one in asked] == [("ramen", 0), ("ramen", 1), ("watt", 0), ("watt", 1)]
+    assert asked[0].parameters["topk"] == 2
+    assert asked[0].protocol_parameters == {"limit": 50}
+    content = json.loads(result.stdout)
+    assert content["not_run"] == ["WATT-S: no templates"]
+    assert {row["method"] for row in content["tables"][0]["rows"]} == {"ramen"}
+    assert "not run: WATT-S" in result.stderr
+
+    asked.clear()
+    ramen("compare", "--run", "--store", tmp_path / "s", code=0)
+    assert [one.method for one in asked][:2] == ["clip", "ensemble"]
+    assert len(asked) == 13
+
+
+def test_a_real_sweep_shares_runs_with_a_real_comparison(tmp_path) -> None:
+    common = ("--data", "tiny", *FEW, "--store", tmp_path / "s")
+    swept = ramen("sweep", "--vary", "topk=1,3", "--vary", "ablation", *common, "--json")
+    content = json.loads(swept.stdout)
+    topk, ablation = content["tables"]
+    assert [row.get("value") for row in topk["rows"]] == [1, 3, None, None]
+    assert [row["method"] for row in topk["rows"]] == ["ramen", "ramen", "Ensemble", "EntMin"]
+    assert [row.get("value") for row in ablation["rows"]][:4] == ["w/o PB & DC", "w/o DC", "w/o PB", "Ramen"]
+    assert all(Path(figure).stat().st_size > 5000 for figure in content["figures"])
+    assert topk["rows"][1]["measured"] == ablation["rows"][3]["measured"]  # topk 3 is the preset's
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*.json")}
+    assert len(before) == 2 + 3 + 2  # two values, three more variants, two references
+    compared = ramen("compare", "--run", "--method", "ramen", "--method", "entmin", *common, "--json")
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*.json")}
+    assert after == before
+    rows = {row["method"]: row for row in json.loads(compared.stdout)["tables"][1]["rows"]}
+    assert rows["ramen"]["measured"] == topk["rows"][1]["measured"]
+    assert rows["entmin"]["measured"] == topk["rows"][3]["measured"]
+
+
+def test_placement_has_tables_of_cost_and_points_are_shared(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def run_experiments(experiments, out, *, console, on_missing):
+        asked.extend(one.key() for one in experiments)
+        results = [sample_result(one.method, seed=one.seed) for one in experiments]
+        return [
+            {**result, "experiment": one.identity()} for one, result in zip(experiments, results, strict=True)
+        ]
+
+    monkeypatch.setattr(experiment_runner, "run_experiments", run_experiments)
+    options = ("--data", "cifar100c", "--root", "x", "--device", "cpu", "--store", tmp_path)
+    vary = ("--vary", "placement", "--vary", "topk=1,5")
+    tables = json.loads(ramen("sweep", *vary, *options, "--json").stdout)["tables"]
+    accuracy, time, memory, _ = tables
+    assert [row.get("value") for row in accuracy["rows"]] == ["encoder", "split", "cpu", None, None]
+    assert [round(row["paper_ms_an_image"], 1) for row in time["rows"]] == [5.7, 18.7, 53.2]  # Table 7
+    assert [row["paper_peak_device_mib"] for row in memory["rows"]] == [14526, 8724, 8642]
+    assert (
+        len(asked) == len(set(asked)) == 3 + 1 + 2
+    )  # topk 5 is the preset's, with the memory at the encoder
+
+    rows = list(csv.DictReader(io.StringIO(ramen("sweep", *vary, *options, "--format", "csv").stdout)))
+    assert [row["parameter"] for row in rows] == ["placement"] * 5 + ["topk"] * 4
+    assert "hardware" not in rows[0]
+
+
+def test_sweep_tells_what_it_cannot_vary(tmp_path) -> None:
+    result = ramen("sweep", "--vary", "topkk", "--store", tmp_path, code=2)
+    assert "did you mean 'topk'" in " ".join(result.stderr.replace("│", " ").split())
+    assert not any(tmp_path.iterdir())

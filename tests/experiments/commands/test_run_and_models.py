@@ -1,0 +1,134 @@
+"""``ramen run`` and ``ramen models`` from the outside."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ramen.cli import app
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.experiments.commands.run import summary
+from ramen.experiments.run import execute
+from ramen.experiments.run.results import read_result
+from ramen.models.by_name import load_model
+from tests.fakes.results import sample_result
+
+cli = CliRunner()
+SMALL = ["--data-set", "pictures=3", "--domain", "fog", "--domain", "neon", "--batch", "4"]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return load_model("tiny", OBJECTS)
+
+
+@pytest.fixture(autouse=True)
+def one_classifier(classifier, monkeypatch):
+    monkeypatch.setattr(execute, "load_model", lambda *_, **__: classifier)
+
+
+def test_from_the_command_line_to_the_file(tmp_path):
+    command = ["run", "--method", "ramen", "--method", "ensemble", "--seeds", "2", "--set", "topk=2", *SMALL]
+    result = cli.invoke(app, [*command, "--per-domain", "2", "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    results = json.loads(result.stdout)  # nothing else is on it
+    assert [(r["experiment"]["method"], r["experiment"]["seed"]) for r in results] == [
+        ("ramen", 0),
+        ("ramen", 1),
+        ("ensemble", 0),
+        ("ensemble", 1),
+    ]
+    first = results[0]
+    assert first["overrides"] == {"topk": 2}
+    assert first["experiment"]["parameters"]["topk"] == 2
+    assert first["experiment"]["protocol_parameters"] == {"per_domain": 2}
+    assert first["experiment"]["data_options"] == {"domains": ["fog", "neon"], "pictures": 3}
+    assert first["cost"]["images"] == 4
+    files = sorted((tmp_path / "tiny" / "mixed").iterdir())
+    assert len(files) == 4
+    assert all(read_result(file) in results for file in files)
+    assert "weights sha256:" in result.stderr
+
+    again = cli.invoke(app, [*command, "--per-domain", "2", "--out", str(tmp_path)])
+    assert again.exit_code == 0
+    assert "±" in again.stdout
+    assert "ensemble" in again.stdout
+
+
+def test_the_table_over_seeds():
+    from rich.console import Console
+
+    results = [sample_result("ramen", seed=seed) for seed in (0, 1, 2)]
+    for result, average, repaired in zip(results, (70.0, 71.0, 72.0), (10, 20, 30), strict=True):
+        result["scores"]["average"] = average
+        result["scores"]["difference"]["points"] = average - 60
+        result["scores"]["changes"]["repaired"] = repaired
+        result["cost"]["ms_an_image"] = 3.0
+    skipped = {"kind": "skipped", "experiment": {}, "reason": "no text"}
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(summary([*results, skipped, sample_result("tent")]))
+    rows = [line for line in capture.get().splitlines() if "│" in line]
+    assert len(rows) == 2
+    for word in ("ramen", "71.00 ± 1.00", "+11.00", "20", "7.50", "3.00"):
+        assert word in rows[0]
+
+
+def test_everything_runs_on_the_tiny_model(tmp_path):
+    """All thirteen, with their presets, also those that need prompts and templates."""
+    command = ["run", "--method", "all", "--data-set", "pictures=2", "--domain", "fog", "--json"]
+    quick = ["--set", "rounds=1", "--set", "steps=1", "--set", "iterations=1"]
+    result = cli.invoke(app, [*command, *quick, "--protocol", "single", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    results = json.loads(result.stdout)
+    assert len(results) == 13
+    assert {r["kind"] for r in results} == {"run"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "tnt"], "there is no method 'tnt'"),
+        (["--set", "tpk=1"], "did you mean 'topk'"),
+        (["--protocol", "mixd"], "there is no protocol 'mixd'"),
+        (["--data", "cifar10c"], "needs the folder or file"),
+        (["--data", "arrays", "--root", "x.npz"], "model must be named"),
+        (["--seed", "1", "--seeds", "2"], "give one of them"),
+        (["--preset", "cifar"], "there is none called 'cifar'"),
+        (["--data-set", "pictures"], "--data-set must be KEY=VALUE"),
+        (["--device", "cuda:99"], "CUDA devices here"),
+    ],
+)
+def test_wrong_input(tmp_path, arguments, message, monkeypatch):
+    monkeypatch.setattr(execute, "load_model", load_model)
+    result = cli.invoke(app, ["run", *arguments, "--out", str(tmp_path)], env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_ctrl_c_ends_with_the_usual_status(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "_result", interrupt)
+    assert cli.invoke(app, ["run", *SMALL, "--out", str(tmp_path)]).exit_code == 130
+
+
+def test_models_list():
+    found = json.loads(cli.invoke(app, ["models", "list", "RN101", "--json"]).stdout)
+    assert {"name": "RN101/openai", "presets": ["cifar100c_rn101"]} in found
+    assert all("RN101" in model["name"] for model in found)
+    printed = cli.invoke(app, ["models", "list", "ViT-L-14/openai"])
+    assert printed.stdout.split() == ["ViT-L-14/openai", "preset", "imagenetc"]
+
+
+def test_as_a_module_and_cheaply():
+    """``python -m ramen`` is the command line; its help needs neither torch nor open_clip."""
+    code = "import sys, runpy; sys.argv = ['ramen', 'run', '--help']\ntry: runpy.run_module('ramen')\n"
+    code += "except SystemExit: print([m for m in ('torch', 'open_clip', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--per-domain" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

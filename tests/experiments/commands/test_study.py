@@ -1,0 +1,74 @@
+"""``ramen study`` from end to end."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ramen.cli import app
+from ramen.experiments.run.results import read_result
+
+SMALL = ["--domain", "fog", "--domain", "neon", "--data-set", "pictures=20", "--device", "cpu"]
+
+
+def run(tmp_path, *words):
+    return CliRunner().invoke(app, ["study", *words, *SMALL, "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (["similarity"], "Share of pairs"),
+        (["similarity", "--pairs", "500"], "drawn at random"),
+        (
+            ["no-cache", "--queries", "2", "--after", "20", "--batch", "10", "--set", "topk=2"],
+            "with the cache",
+        ),
+        (
+            ["cost", "--method", "tda", "--batches", "1", "--warm-up", "1", "--batch", "10"],
+            "a plain forward pass",
+        ),
+    ],
+)
+def test_tables_and_files(tmp_path, words, title):
+    shown = run(tmp_path, *words)
+    assert shown.exit_code == 0, shown.output
+    assert title in shown.stdout
+    (path,) = tmp_path.glob(f"studies/{words[0]}-tiny-*.json")
+    assert str(path) in shown.stderr.replace("\n", "")
+    result = read_result(path)
+    assert (result["kind"], result["study"]) == ("study", words[0])
+    about = result["provenance"]
+    assert about["experiment"]["data_options"] == {"domains": ["fog", "neon"], "pictures": 20}
+    assert about["stream"]["pictures"] == 40
+    assert about["versions"]["torch"]
+    if words[0] == "no-cache":
+        assert about["parameters"]["ramen"]["topk"] == 2
+        assert about["parameters"]["ramen"]["lr"] == 0.02  # of the preset
+
+
+def test_machine_output_and_a_file_for_each_question(tmp_path):
+    shown = run(tmp_path, "similarity", "--json")
+    result = json.loads(shown.stdout)
+    assert result["data"]["images"] == 40
+    run(tmp_path, "similarity", "--seed", "1")
+    assert len(list(tmp_path.glob("studies/*.json"))) == 2
+    run(tmp_path, "similarity")
+    assert len(list(tmp_path.glob("studies/*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["similarities"], "NAME must be one of 'similarity', 'no-cache', 'cost', got 'similarities'"),
+        (["cost", "--pairs", "100"], "--pairs belongs to the study similarity, not to cost"),
+        (["similarity", "--warm-up", "1"], "--warm-up belongs to the study cost, not to similarity"),
+        (["no-cache", "--after", "39"], "must be at most the stream's 40 images, got 39"),
+        (["no-cache", "--set", "topc=3"], "topc"),
+    ],
+)
+def test_bad_input(tmp_path, words, message):
+    shown = run(tmp_path, *words)
+    assert shown.exit_code == 2
+    assert message in " ".join(shown.output.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,390 @@
+"""Runs that are killed, interrupted or disturbed: no finished work repeated, the same scores in the end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.experiments.plan.experiment import plan
+from ramen.experiments.run import checkpoint, execute
+from ramen.experiments.run.checkpoint import Checkpoint, RunningError, lock
+from ramen.experiments.run.execute import run_experiments
+from ramen.experiments.run.method_run import Run
+from ramen.models.by_name import load_model
+
+DATA = {"pictures": 6, "domains": ["fog", "impulse_noise", "neon", "chalk"]}
+
+
+def experiment(method="ramen", **changes):
+    (one,) = plan([method], **{"data_options": DATA, "batch": 4, **changes})
+    return one
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return load_model("tiny", OBJECTS)
+
+
+@pytest.fixture(autouse=True)
+def quick(classifier, monkeypatch):
+    monkeypatch.setattr(execute, "load_model", lambda *_, **__: classifier)
+    monkeypatch.setattr(checkpoint, "_PATIENCE", 0)
+
+
+@pytest.fixture(scope="module")
+def whole(classifier, tmp_path_factory):
+    """The results of runs that nothing disturbed."""
+    found = {}
+
+    def of(one):
+        if one.key() not in found:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(execute, "load_model", lambda *_, **__: classifier)
+                (found[one.key()],) = run_experiments([one], tmp_path_factory.mktemp("whole"))
+        return found[one.key()]
+
+    return of
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The batches that runs work on."""
+    seen, step = [], Run._step
+
+    def count(self, batch, images):
+        seen.append(batch.start)
+        step(self, batch, images)
+
+    monkeypatch.setattr(Run, "_step", count)
+    return seen
+
+
+class Crash(BaseException):
+    """Ends a run without a word."""
+
+
+def crash_at(monkeypatch, position, kind=Crash):
+    step = Run._step
+
+    def fail(self, batch, images):
+        step(self, batch, images)
+        if batch.start == position:  # the method has seen the batch, nobody has noted it
+            self.done = batch.start
+            raise kind
+
+    monkeypatch.setattr(Run, "_step", fail)
+
+
+def same(result, other):
+    assert result["scores"] == other["scores"]
+    assert result["composition"] == other["composition"]
+    assert result["cost"]["batches"] == other["cost"]["batches"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ramen.experiments.run import checkpoint
+from ramen.experiments.plan.experiment import plan
+from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.execute import run_experiments
+
+checkpoint._PATIENCE = 0
+where, at = sys.argv[1], int(sys.argv[2])
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if where == "predict":
+    add = Run._step
+    Run._step = lambda self, batch, images: die() if batch.start == at else add(self, batch, images)
+else:  # between the two files of a checkpoint
+    write = checkpoint.write_result
+    checkpoint.write_result = lambda path, c: die() if c["facts"]["done"] == at else write(path, c)
+(one,) = plan(["ramen"], data_options=%r, batch=4)
+run_experiments([one], Path(sys.argv[3]), checkpoint_seconds=0)
+"""
+
+
+@pytest.mark.parametrize(("where", "at", "saved"), [("predict", 12, 12), ("checkpoint", 12, 8)])
+def test_killed_and_started_again(tmp_path, whole, steps, where, at, saved):
+    one = experiment()
+    done = subprocess.run([sys.executable, "-c", KILLED % DATA, where, str(at), str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not one.path(tmp_path).exists()
+    (result,) = run_experiments([one], tmp_path)
+    assert steps == list(range(saved, 24, 4))  # nothing before is done again
+    assert result["provenance"]["resumed"] == 1
+    same(result, whole(one))
+    assert os.listdir(one.path(tmp_path).parent) == [one.path(tmp_path).name]
+
+
+@pytest.mark.parametrize("method", ["note", "rotta", "tda"])
+def test_methods_with_state_go_on_exactly(tmp_path, whole, monkeypatch, method):
+    one = experiment(method)
+    with monkeypatch.context() as patch:
+        crash_at(patch, 16)
+        with pytest.raises(Crash):
+            run_experiments([one], tmp_path, checkpoint_seconds=0)
+    (result,) = run_experiments([one], tmp_path)
+    same(result, whole(one))
+
+
+def test_single_domains_are_saved_when_each_is_done(tmp_path, whole, monkeypatch, steps):
+    one = experiment(protocol="single")
+    with monkeypatch.context() as patch:
+        crash_at(patch, 16)  # in the third domain
+        with pytest.raises(Crash):
+            run_experiments([one], tmp_path, checkpoint_seconds=10_000)
+    (folder,) = one.path(tmp_path).parent.glob(".*.partial")
+    (tensors,) = folder.glob("*.pt")
+    names = torch.load(tensors, weights_only=True).keys()
+    assert not any(name.startswith("method.") for name in names)  # it is reset there anyway
+    steps.clear()
+    (result,) = run_experiments([one], tmp_path)
+    assert steps[0] == 12
+    same(result, whole(one))
+
+
+def test_refused_images_are_counted_once(tmp_path, monkeypatch):
+    """Of parts that are over and of the present one, over an interruption."""
+    one = experiment(protocol="single")
+    step = Run._step
+
+    def spoil(self, batch, images):
+        images = images.clone()
+        images[0, 0, 0, 0] = float("nan")
+        step(self, batch, images)
+
+    monkeypatch.setattr(Run, "_step", spoil)
+    (plain,) = run_experiments([one], tmp_path / "whole")
+    assert plain["scores"]["refused"] == plain["cost"]["batches"] == 8
+    for position in (16, 18):
+        with monkeypatch.context() as patch:
+            crash_at(patch, position)
+            with pytest.raises(Crash):
+                run_experiments([one], tmp_path / "broken", checkpoint_seconds=0)
+    (result,) = run_experiments([one], tmp_path / "broken")
+    assert result["scores"]["refused"] == 8
+    assert result["provenance"]["resumed"] == 2
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, monkeypatch, steps, capsys):
+    one = experiment()
+    with monkeypatch.context() as patch:
+        step = Run._step
+
+        def interrupt(self, batch, images):
+            if batch.start == 8:
+                os.kill(os.getpid(), signal.SIGINT)  # in the middle of a batch
+            step(self, batch, images)
+
+        patch.setattr(Run, "_step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiments([one], tmp_path)
+    assert "Stopped after 12 of 24 images. The same command goes on." in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    steps.clear()
+    (result,) = run_experiments([one], tmp_path)
+    assert "ramen, seed 0: going on after 12 images." in capsys.readouterr().err
+    assert steps[0] == 12
+    same(result, whole(one))
+
+
+def broken_off(one, out, monkeypatch):
+    with monkeypatch.context() as patch:
+        crash_at(patch, 16)
+        with pytest.raises(Crash):
+            run_experiments([one], out, checkpoint_seconds=0)
+    (folder,) = one.path(out).parent.glob(".*.partial")
+    return folder
+
+
+def damage_facts(folder):
+    (folder / "checkpoint").write_text("{")
+
+
+def damage_tensors(folder):
+    (file,) = folder.glob("*.pt")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut_tensors(folder):
+    (file,) = folder.glob("*.pt")
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def lose_tensors(folder):
+    (file,) = folder.glob("*.pt")
+    file.unlink()
+
+
+def lose_a_fact(folder):
+    content = json.loads((folder / "checkpoint").read_text())
+    del content["facts"]["seconds"]
+    (folder / "checkpoint").write_text(json.dumps(content))
+
+
+def another_model(folder):
+    content = json.loads((folder / "checkpoint").read_text())
+    content["identity"]["classifier"]["weights"] = "sha256:0"
+    (folder / "checkpoint").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (damage_facts, "is damaged"),
+        (damage_tensors, "its checksum is"),
+        (cut_tensors, "its checksum is"),
+        (lose_tensors, "No such file"),
+        (lose_a_fact, "'seconds'"),
+        (another_model, "it belongs to something else, by its classifier"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_continued(tmp_path, whole, monkeypatch, steps, capsys, harm, why):
+    one = experiment()
+    folder = broken_off(one, tmp_path, monkeypatch)
+    harm(folder)
+    steps.clear()
+    (result,) = run_experiments([one], tmp_path)
+    said = capsys.readouterr().err
+    assert f"The checkpoint {folder} cannot be continued (" in said
+    assert why in said
+    assert "starting anew" in said
+    (aside,) = folder.parent.glob(f"{folder.name}-unusable-*")  # nothing is thrown away
+    assert str(aside) in said
+    assert steps[0] == 0
+    assert result["provenance"]["resumed"] == 0
+    same(result, whole(one))
+
+
+def test_a_full_disk_does_not_end_a_run(tmp_path, whole, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.torch, "save", full)
+    one = experiment()
+    (result,) = run_experiments([one], tmp_path, checkpoint_seconds=0)
+    assert (
+        capsys.readouterr().err.count("No checkpoint can be written ([Errno 28] No space left on device)")
+        == 1
+    )
+    same(result, whole(one))
+    assert os.listdir(one.path(tmp_path).parent) == [one.path(tmp_path).name]
+
+
+def test_writing_that_takes_long_is_done_less_often(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint, "_PATIENCE", 20)
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    saved = Checkpoint(tmp_path / "one.json", {}, 120.0, print)
+
+    def slow():
+        now[0] += 30
+        return {}, {}
+
+    now[0] = 119.0
+    assert not saved.due()
+    now[0] = 120.0
+    assert saved.due()
+    saved.save(slow)
+    now[0] = 150 + 599.0
+    assert not saved.due()
+    now[0] = 150 + 600.0
+    assert saved.due()
+
+
+def test_only_the_last_checkpoint_is_kept(tmp_path):
+    saved = Checkpoint(tmp_path / "one.json", {"a": 1}, 0.0, print)
+    for number in range(3):
+        assert saved.save(lambda number=number: ({"done": number}, {"x": torch.tensor(number)}))
+    assert len(os.listdir(saved.folder)) == 2
+    facts, tensors = saved.load()
+    assert (facts, int(tensors["x"])) == ({"done": 2}, 2)
+    assert not list(tmp_path.rglob("*.json"))  # whoever collects results must not find it
+    saved.remove()
+    assert not os.listdir(tmp_path)
+
+
+# -- locks ----------------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from ramen.experiments.run.checkpoint import lock
+with lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_processes_and_one_experiment(tmp_path):
+    path = experiment().path(tmp_path)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        who = f"process {holder.pid} on {socket.gethostname()} is running this experiment"
+        with pytest.raises(RunningError, match=who):
+            run_experiments([experiment()], tmp_path, console=Console(quiet=True))
+    finally:
+        holder.kill()
+        holder.wait()
+    assert path.with_name(f".{path.stem}.lock").exists()  # it was killed
+    run_experiments([experiment()], tmp_path)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_lock_of_another_host_is_believed(tmp_path):
+    path = tmp_path / "one.json"
+    held = tmp_path / ".one.lock"
+    held.write_text(json.dumps({"pid": 7, "host": "far-away"}))
+    with pytest.raises(RunningError, match=r"process 7 on far-away .* remove .*\.one\.lock"), lock(path):
+        pass
+    held.write_text("nonsense")
+    with lock(path):
+        assert json.loads(held.read_text()) == {"pid": os.getpid(), "host": socket.gethostname()}
+    assert not held.exists()
+
+
+def test_a_lock_is_given_back_after_an_error(tmp_path):
+    with pytest.raises(KeyError), lock(tmp_path / "one.json"):
+        raise KeyError
+    with lock(tmp_path / "one.json"):
+        pass
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeypatch):
+    """The result appears between the first look and the lock."""
+    one = experiment()
+    result = whole(one)
+    found = iter([None, result])
+    monkeypatch.setattr(execute, "_finished", lambda *_: next(found))
+    monkeypatch.setattr(Run, "__init__", lambda *_: pytest.fail("it ran again"))
+    assert run_experiments([one], tmp_path) == [result]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path, monkeypatch):
+    """Batches come from threads, the state goes over the host and back."""
+    monkeypatch.setattr(execute, "load_model", load_model)
+    one = experiment(device="cuda", dtype="float16")
+    (plain,) = run_experiments([one], tmp_path / "whole")
+    assert plain["cost"]["peak_device_bytes"] > 10**6
+    assert plain["provenance"]["hardware"]["name"] == torch.cuda.get_device_name()
+    broken_off(one, tmp_path / "broken", monkeypatch)
+    (result,) = run_experiments([one], tmp_path / "broken")
+    assert result["provenance"]["resumed"] == 1
+    assert result["scores"]["average"] == pytest.approx(plain["scores"]["average"], abs=5)
+    assert result["composition"]["domains"] == plain["composition"]["domains"]

@@ -1,0 +1,189 @@
+"""RoTTA's memory: by hand, against the lists of its paper, and its edges."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramen.memory.timely_balanced import Cstu
+
+LN2 = math.log(2)
+
+
+def age_score(age: int, capacity: int) -> float:
+    return 1 / (1 + math.exp(-age / capacity))
+
+
+# Four slots, two classes: a quota of two. Entropies are shares of ln 2. A score is age_score(age) + share:
+# age 0: 0.5, 1: 0.562, 2: 0.622, 3: 0.679, 4: 0.731, 5: 0.777, 6: 0.818.
+# Each row: label, share, slot taken, labels, ages afterwards.
+BY_HAND = [
+    (0, 0.5, 0, [0], [1]),
+    (0, 0.1, 1, [0, 0], [2, 1]),
+    # class 0 has its quota, though the memory is not full: 0.622 + 0.5 against 0.5 + 0.9: refused
+    (0, 0.9, None, [0, 0], [3, 2]),
+    # 0.679 + 0.5 against 0.5 + 0.6: the first one gives way, the other scores only 0.622 + 0.1
+    (0, 0.6, 0, [0, 0], [1, 3]),
+    (1, 0.3, 2, [0, 0, 1], [2, 4, 1]),
+    (1, 0.2, 3, [0, 0, 1, 1], [3, 5, 2, 1]),
+    # class 1: 0.622 + 0.3 = 0.922 and 0.562 + 0.2 against 0.5 + 0.43: refused, by little
+    (1, 0.43, None, [0, 0, 1, 1], [4, 6, 3, 2]),
+    # class 1: 0.679 + 0.3 = 0.979 against 0.5 + 0.47
+    (1, 0.47, 2, [0, 0, 1, 1], [5, 7, 1, 3]),
+]
+
+
+def test_by_hand() -> None:
+    memory = Cstu(4, 2)
+    for step, (label, share, slot, labels, ages) in enumerate(BY_HAND):
+        got = memory.insert(label, share * LN2)
+        assert (got, memory.labels, memory.ages) == (slot, labels, ages), f"step {step}"
+
+
+# Three slots, five classes: a quota of 0.6, so one item a class.
+MORE_CLASSES_THAN_SLOTS = [
+    (0, 0.2, 0, [0]),
+    (0, 0.2, 0, [0]),  # the same class again: the older one has a larger score and gives way
+    (0, 0.9, None, [0]),
+    (3, 0.7, 1, [0, 3]),
+    (1, 0.4, 2, [0, 3, 1]),
+    # full; all three classes have the most items: the worst of all gives way, class 3's
+    (4, 0.3, 1, [0, 4, 1]),
+    # nobody is as unsure as this one
+    (2, 1.0, None, [0, 4, 1]),
+    (1, 0.39, 2, [0, 4, 1]),
+]
+
+
+def test_more_classes_than_slots() -> None:
+    memory = Cstu(3, 5)
+    for step, (label, share, slot, labels) in enumerate(MORE_CLASSES_THAN_SLOTS):
+        assert (memory.insert(label, share * math.log(5)), memory.labels) == (slot, labels), f"step {step}"
+
+
+def test_a_full_memory_takes_from_the_largest_classes_alone() -> None:
+    # quota 4/3: two items of a class at most. Class 0 has two items, class 1 one very unsure item.
+    memory = Cstu(4, 3)
+    for label, share in [(0, 0.1), (0, 0.2), (1, 0.9), (2, 0.8)]:
+        memory.insert(label, share * math.log(3))
+    # class 2 is below its quota; class 0 is largest: 0.679 + 0.2 > 0.731 + 0.1, and > 0.5 + 0.3
+    assert memory.insert(2, 0.3 * math.log(3)) == 1
+    assert memory.labels == [0, 2, 1, 2]
+
+
+def test_a_fractional_quota_lets_one_more_in() -> None:
+    memory = Cstu(64, 10)  # 6.4
+    for _ in range(20):
+        memory.insert(3, 1.0)
+    assert memory.labels == [3] * 7
+
+
+def test_equal_scores() -> None:
+    """The last one in the order of classes and, within a class, of arrival gives way."""
+    memory = Cstu(4, 3, timeliness=0.0)
+    for label in (1, 0, 1, 0):
+        memory.insert(label, 0.5)
+    assert memory.insert(2, 0.5) is None  # an equal score does not give way
+    assert memory.insert(2, 0.4) == 2  # class 1's second
+    assert memory.insert(2, 0.4) == 3  # class 0 is now the only one with two: its second
+    assert memory.labels == [1, 0, 2, 2]
+
+
+class PaperLists:
+    """One list for each class, scanned from front to back."""
+
+    def __init__(self, capacity: int, classes: int) -> None:
+        self.M, self.C = capacity, classes
+        self.lists: list[list[dict]] = [[] for _ in range(classes)]
+
+    def score(self, age: int, entropy: float) -> float:
+        return age_score(age, self.M) + entropy / math.log(self.C)
+
+    def insert(self, label: int, entropy: float) -> int | None:
+        total = sum(map(len, self.lists))
+        if len(self.lists[label]) < self.M / self.C:
+            if total < self.M:
+                slot = total
+            else:
+                longest = max(map(len, self.lists))
+                slot = self.evict([c for c in range(self.C) if len(self.lists[c]) == longest], entropy)
+        else:
+            slot = self.evict([label], entropy)
+        if slot is not None:
+            self.lists[label].append({"slot": slot, "age": 0, "entropy": entropy})
+        for items in self.lists:
+            for item in items:
+                item["age"] += 1
+        return slot
+
+    def evict(self, classes: list[int], entropy: float) -> int | None:
+        worst, where = -1.0, (0, 0)
+        for c in classes:
+            for position, item in enumerate(self.lists[c]):
+                if self.score(item["age"], item["entropy"]) >= worst:
+                    worst, where = self.score(item["age"], item["entropy"]), (c, position)
+        if worst > self.score(0, entropy):
+            return self.lists[where[0]].pop(where[1])["slot"]
+        return None
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 9),
+    st.integers(2, 6),
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.3, 0.31, 0.7, 1.0])), max_size=120),
+)
+def test_equals_the_papers_lists(capacity: int, classes: int, arrivals: list[tuple[int, float]]) -> None:
+    memory, lists = Cstu(capacity, classes), PaperLists(capacity, classes)
+    for label, entropy in arrivals:
+        assert memory.insert(label % classes, entropy) == lists.insert(label % classes, entropy)
+        items = sorted(
+            (item["slot"], c, item["age"], item["entropy"])
+            for c, items in enumerate(lists.lists)
+            for item in items
+        )
+        held = zip(range(capacity), memory.labels, memory.ages, memory.entropies, strict=False)
+        assert list(held) == items
+
+
+def test_very_old_items_tie_at_the_largest_age_score() -> None:
+    memory, lists = Cstu(1, 2), PaperLists(1, 2)
+    for _ in range(50):
+        assert memory.insert(0, 0.9) == lists.insert(0, 0.9)
+    memory.ages = [10**6]
+    assert memory.insert(0, 0.5) == 0
+
+
+def test_a_single_class() -> None:
+    memory = Cstu(2, 1)
+    assert [memory.insert(0, 0.0) for _ in range(3)] == [0, 1, 0]
+
+
+def test_continues_from_a_state() -> None:
+    memory = Cstu(4, 2)
+    for label, share, *_ in BY_HAND[:4]:
+        memory.insert(label, share * LN2)
+    resumed = Cstu(4, 2).restored(memory.state(), 2)
+    for label, share, slot, labels, ages in BY_HAND[4:]:
+        assert (resumed.insert(label, share * LN2), resumed.labels, resumed.ages) == (slot, labels, ages)
+    assert memory.labels == BY_HAND[3][3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": torch.tensor([0, 2])}, "labels in the state must be between 0 and 1"),
+        ({"ages": torch.tensor([0, 1])}, "ages in the state must be at least 1"),
+        ({"ages": torch.tensor([1])}, r"ages in the state must be torch.int64 of shape \(2,\)"),
+        ({"entropies": torch.tensor([0.0, math.nan], dtype=torch.float64)}, "entropies finite"),
+        ({"entropies": torch.zeros(2)}, "entropies in the state must be torch.float64"),
+    ],
+)
+def test_damaged_states(change: dict, message: str) -> None:
+    memory = Cstu(4, 2)
+    for label, share, *_ in BY_HAND[:4]:
+        memory.insert(label, share * LN2)
+    with pytest.raises(ValueError, match=message):
+        memory.restored({**memory.state(), **change}, 2)

@@ -1,0 +1,159 @@
+"""Models by name: each form, and what is said of those that cannot be loaded."""
+
+import json
+
+import pytest
+import torch
+from open_clip.transformer import VisionTransformer
+from safetensors.torch import load_file, save_file
+
+import ramen
+from ramen import prompts
+from ramen.experiments.plan.presets import list_presets, load_preset
+from ramen.models.by_name import FORMS, list_models, load_model
+from ramen.models.classifier import MissingPartError
+
+CLASSES = ["cat", "dog", "fire_truck"]
+TEMPLATES = [*prompts.ENSEMBLE, *prompts.SINGLE]
+ARCHITECTURE = {
+    "image_size": 32,
+    "patch_size": 8,
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+    "mlp_ratio": 2.0,
+    "output_dim": 8,
+}
+
+
+@pytest.fixture
+def stored(tmp_path):
+    torch.manual_seed(0)
+    save_file(VisionTransformer(**ARCHITECTURE).half().state_dict(), tmp_path / "vision.safetensors")
+    texts = {"birds": torch.randn(2, 8, 8), "pets": torch.randn(3, 8, 8)}
+    save_file(texts, tmp_path / "text_features.safetensors")
+    config = {
+        "architecture": ARCHITECTURE,
+        "logit_scale": 20.0,
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+        "templates": TEMPLATES,
+        "birds": {"classes": ["tit", "owl"]},
+        "pets": {"classes": CLASSES},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_a_stored_tower(stored):
+    """The features are those of the data set's classes, and answers those of a plain tower."""
+    classifier = load_model(f"stored:{stored}", CLASSES)
+    assert classifier.classes == ("cat", "dog", "fire truck")
+    assert classifier.templates == prompts.ENSEMBLE
+    assert classifier.logit_scale == 20.0
+    texts = load_file(stored / "text_features.safetensors")["pets"]
+    normal = torch.nn.functional.normalize
+    expected = normal(normal(texts[:, :7], dim=-1).mean(1), dim=-1)
+    torch.testing.assert_close(classifier.class_embeddings, expected)
+    tower = VisionTransformer(**ARCHITECTURE).eval()
+    tower.load_state_dict({k: v.float() for k, v in load_file(stored / "vision.safetensors").items()})
+    pixels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        logits = 20 * normal(tower((pixels / 255 - 0.5) / 0.25), dim=-1) @ expected.T
+    out = ramen.create("ensemble", classifier).predict(classifier.preprocess(pixels))
+    torch.testing.assert_close(out.logits, logits, rtol=1e-4, atol=1e-4)
+    assert ramen.create("clip", classifier)  # "a photo of a {}." is among the stored
+
+
+def test_what_a_stored_tower_lacks(stored):
+    classifier = load_model(f"stored:{stored}", CLASSES, "single")
+    assert classifier.templates == prompts.SINGLE
+    with pytest.raises(MissingPartError, match="no embedding of 'a photo of a cat', in the folder"):
+        ramen.create("clipartt", classifier)
+    with pytest.raises(MissingPartError, match="no embedding of 'itap of a cat'"):
+        load_model(f"stored:{stored}", CLASSES, "ensemble-without-period")
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), r"config\.json cannot be read"),
+        (lambda f: (f / "config.json").write_text("{"), r"config\.json is damaged"),
+        (lambda f: (f / "config.json").write_text("{}"), "there is no architecture, mean"),
+        (lambda f: (f / "vision.safetensors").write_bytes(b"x"), r"vision\.safetensors cannot be read"),
+        (lambda f: (f / "text_features.safetensors").unlink(), r"text_features\.safetensors cannot be read"),
+        (
+            lambda f: save_file({"a": torch.ones(2)}, f / "vision.safetensors"),
+            "does not fit the architecture",
+        ),
+        (
+            lambda f: save_file({"a": torch.ones(2)}, f / "text_features.safetensors"),
+            "'pets' must have the shape",
+        ),
+    ],
+)
+def test_damaged_folders(stored, harm, message):
+    harm(stored)
+    with pytest.raises(ValueError, match=message):
+        load_model(f"stored:{stored}", CLASSES)
+
+
+def test_a_folder_without_these_classes(stored):
+    with pytest.raises(
+        ValueError, match=r"no text features of the classes ant, bee, .* it has birds: tit, owl"
+    ):
+        load_model(f"stored:{stored}", ["ant", "bee"])
+
+
+def test_random_weights_are_the_same_each_time(tiny_model):
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = load_model(f"random:{tiny_model}", CLASSES)
+    assert torch.equal(torch.get_rng_state(), state)  # nobody else's draws change
+    assert load_model(f"random:{tiny_model}", CLASSES).fingerprint() == first.fingerprint()
+
+
+def test_a_checkpoint_file(tiny_model, tmp_path):
+    import open_clip
+
+    file = tmp_path / "deep" / "weights.pt"
+    file.parent.mkdir()
+    torch.save(open_clip.create_model(tiny_model).state_dict(), file)
+    classifier = load_model(f"{tiny_model}/{file}", CLASSES)
+    assert classifier.fingerprint() != load_model(f"random:{tiny_model}", CLASSES).fingerprint()
+
+
+@pytest.mark.parametrize("name", ["ViT-B-32", "ViT-B-32/", "/openai", ""])
+def test_names_of_no_form(name):
+    with pytest.raises(ValueError, match="is none of these forms: tiny: the small model"):
+        load_model(name, CLASSES)
+
+
+def test_unknown_tags():
+    with pytest.raises(ValueError, match="'opnai' is no file and no tag of ViT-B-32; did you mean 'openai'"):
+        load_model("ViT-B-32/opnai", CLASSES)
+
+
+def test_the_list_has_what_presets_use():
+    models = {model.name: model.presets for model in list_models()}
+    assert next(iter(models)) == "tiny"
+    for preset in list_presets():
+        assert preset in models[load_preset(preset).model]
+    assert models["ViT-B-32/laion2b_s34b_b79k"] == ()
+    assert [m.name for m in list_models("rn101/OPEN")] == ["RN101/openai"]
+    assert "ARCH/TAG" in FORMS
+
+
+def test_classes_of_the_same_name(tiny_model):
+    """ImageNet's usual list names two classes "missile": only who asks for it may have that."""
+    from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
+
+    with pytest.raises(ValueError, match="got more than one 'missile', 'sunglasses'"):
+        prompts.check_classes(IMAGENET_CLASSNAMES)
+    assert len(prompts.check_classes(IMAGENET_CLASSNAMES, allow_same_names=True)) == 1000
+    twice = ["missile", "cat", "missile"]
+    with pytest.raises(ValueError, match="classes must differ"):
+        load_model(f"random:{tiny_model}", twice)
+    classifier = load_model(f"random:{tiny_model}", twice, allow_same_names=True)
+    assert classifier.classes == tuple(twice)
+    torch.testing.assert_close(classifier.class_embeddings[0], classifier.class_embeddings[2])

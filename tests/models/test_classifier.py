@@ -1,0 +1,338 @@
+"""The zero-shot classifier: of open_clip, against open_clip; of one's own modules; and what is refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import ramen
+from ramen import ZeroShotClassifier, prompts, testing
+from tests.conftest import add_tiny_model
+
+CLASSES = ["cat", "polar_bear", "fire truck"]
+
+
+def open_clip_logits(model: nn.Module, name: str, images: Tensor, templates: tuple[str, ...]) -> Tensor:
+    """The oracle: open_clip's own encoders, class by class."""
+    tokenizer = open_clip.get_tokenizer(name)
+    with torch.no_grad():
+        z = model.encode_image(images, normalize=True)
+        columns = []
+        for label in ["cat", "polar bear", "fire truck"]:
+            texts = model.encode_text(tokenizer([t.format(label) for t in templates]), normalize=True)
+            columns.append(nn.functional.normalize(texts.mean(0), dim=0))
+        return model.logit_scale.exp() * z @ torch.stack(columns, 1)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    model = open_clip.create_model(tiny_model)
+    model.logit_scale.data.fill_(3.0)
+    path = tmp_path_factory.mktemp("weights") / "tiny.pt"
+    torch.save(model.state_dict(), path)
+    return path
+
+
+VISION = {
+    "vit": {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "resnet": {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16},
+    "convnext": {
+        "timm_model_name": "convnext_atto",
+        "timm_pool": "",
+        "timm_proj": "linear",
+        "timm_drop_path": 0.1,
+        "image_size": 64,
+    },
+    "map-pooling": {  # as SigLIP
+        "timm_model_name": "vit_tiny_patch16_224",
+        "timm_pool": "map",
+        "timm_proj": "",
+        "image_size": 224,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", VISION)
+@pytest.mark.parametrize("templates", ["ensemble", "single"])
+def test_equals_open_clip(kind: str, templates: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    extra = {"custom_text": True, "init_logit_bias": -10} if kind == "map-pooling" else {}
+    name = add_tiny_model(tmp_path_factory, f"tiny-{kind}", VISION[kind], **extra)
+    torch.manual_seed(0)
+    model = open_clip.create_model(name).eval()
+    weights = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    save_file(model.state_dict(), weights)
+
+    clf = ZeroShotClassifier.from_open_clip(name, weights, CLASSES, templates)
+    size = model.visual.image_size
+    size = size if isinstance(size, tuple) else (size, size)
+    images = torch.randn(3, 3, *size)
+    expected = open_clip_logits(model, name, images, prompts.TEMPLATE_SETS[templates])
+    torch.testing.assert_close(clf.logits(clf.encode(images)), expected, rtol=0, atol=2e-4)
+    torch.testing.assert_close(
+        clf.encode(images), model.encode_image(images, normalize=True), rtol=0, atol=1e-5
+    )
+    assert clf.classes == ("cat", "polar bear", "fire truck")
+    assert clf.logit_scale == pytest.approx(model.logit_scale.exp().item())
+    assert clf.encode_text(["a text", "another"]).shape == (2, 16)
+
+
+def test_preprocessing_is_the_models_own(tiny_model: str) -> None:
+    _, _, theirs = open_clip.create_model_and_transforms(tiny_model)
+    clf = ZeroShotClassifier.from_open_clip(tiny_model, None, CLASSES)
+    image = Image.effect_mandelbrot((50, 40), (-2, -1, 1, 1), 50).convert("RGB")
+    assert torch.equal(clf.preprocess([image])[0], theirs(image))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_keeps_norms_and_class_embeddings_in_fp32(
+    tiny_model: str, checkpoint: Path, dtype: str
+) -> None:
+    full = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    half = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES, dtype=dtype)
+    assert half.dtype == getattr(torch, dtype)
+    assert half.encoder.weights()["conv1.weight"].dtype == half.dtype
+    assert torch.equal(half.encoder.base, full.encoder.base)
+    assert torch.equal(half.class_embeddings, full.class_embeddings)
+    images = torch.randn(4, 3, 32, 32)
+    assert (half.encode(images) - full.encode(images)).abs().max() < 0.02
+    assert half.logits(half.encode(images)).dtype == torch.float32
+
+
+def test_openai_tags_get_their_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """open_clip builds ViT-B-32 with GELU and only warns when OpenAI's weights want QuickGELU."""
+    asked = {}
+
+    def create_model(name: str, **kwargs: object) -> None:
+        asked.update(kwargs, name=name)
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(open_clip, "create_model", create_model)
+    for tag, expected in (("openai", True), ("laion2b_s34b_b79k", False)):
+        with pytest.raises(ValueError, match=f"pretrained: '{tag}' cannot be loaded as ViT-B-32: far enough"):
+            ZeroShotClassifier.from_open_clip("ViT-B-32", tag, CLASSES)
+        assert asked["force_quick_gelu"] is expected
+        assert asked["weights_only"] is True
+
+
+def test_bring_your_own_encoder() -> None:
+    """The five lines of the README, without open_clip."""
+    encoder = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(512, 6))
+    clf = ZeroShotClassifier(encoder, torch.randn(4, 6), logit_scale=20.0)
+    assert clf.classes == ("0", "1", "2", "3")
+    out = ramen.create("ramen", clf).predict(torch.randn(5, 3, 32, 32))
+    assert out.logits.shape == (5, 4)
+    with pytest.raises(ValueError, match="built without preprocessing: pass preprocess="):
+        clf.preprocess(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+
+
+def test_templates_are_averaged() -> None:
+    vectors = torch.randn(4, 3, 16)
+    clf = ZeroShotClassifier(testing.small_tower(), vectors)
+    unit = nn.functional.normalize(vectors, dim=-1)
+    torch.testing.assert_close(clf.class_embeddings, nn.functional.normalize(unit.mean(1), dim=-1))
+    torch.testing.assert_close(clf.template_embeddings, unit)
+    assert ZeroShotClassifier(testing.small_tower(), vectors[:, 0]).template_embeddings is None
+
+
+def test_fingerprints_tell_models_apart() -> None:
+    prints = [
+        testing.small_classifier().fingerprint(),
+        testing.small_classifier(seed=1).fingerprint(),
+        testing.small_classifier(classes=4).fingerprint(),
+        testing.small_classifier(dtype="float16").fingerprint(),
+    ]
+    assert prints[0] == testing.small_classifier().fingerprint()
+    assert all(p != prints[0] for p in prints[1:])
+
+
+def test_a_tokenizer_whose_package_is_missing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    name = add_tiny_model(tmp_path_factory, "tiny-siglip", VISION["vit"])  # open_clip goes by the name
+    with pytest.raises(
+        ModuleNotFoundError, match=r"tokenizer of tiny-siglip needs the package transformers: pip"
+    ):
+        ZeroShotClassifier.from_open_clip(name, None, CLASSES)
+
+
+def test_built_under_inference_mode_or_autocast() -> None:
+    images = torch.randn(4, 3, 32, 32)
+    expected = ramen.create("ramen", testing.small_classifier()).predict(images).logits
+    with torch.inference_mode():
+        clf = testing.small_classifier()
+    assert torch.equal(ramen.create("ramen", clf).predict(images).logits, expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        clf = ZeroShotClassifier(testing.small_tower(), torch.eye(5, 16))
+    assert clf.class_embeddings.dtype == torch.float32
+
+
+def test_open_clip_under_inference_mode(tiny_model: str, checkpoint: Path) -> None:
+    with torch.inference_mode():
+        clf = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    ramen.create("ramen", clf).predict(torch.randn(2, 3, 32, 32))
+
+
+def test_what_a_checkpoint_file_does_not_say_can_be_said(tiny_model: str, checkpoint: Path) -> None:
+    own = ramen.Preprocess(32, mean=(0.5,) * 3, std=(0.5,) * 3, resize_mode="squash")
+    plain = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    quick = ZeroShotClassifier.from_open_clip(
+        tiny_model, checkpoint, CLASSES, preprocess=own, quick_gelu=True
+    )
+    image = Image.effect_mandelbrot((50, 40), (-2, -1, 1, 1), 50).convert("RGB")
+    assert torch.equal(quick.preprocess(image), own(image))
+    images = torch.randn(2, 3, 32, 32)
+    assert not torch.equal(plain.encode(images), quick.encode(images))
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrained", "message"),
+    [
+        ("ViT-B-23", None, "model: open_clip has none called 'ViT-B-23'; did you mean 'ViT-B-32'?"),
+        (
+            "ViT-B-32",
+            "opneai",
+            "pretrained: 'opneai' is no file and no tag of ViT-B-32; did you mean 'openai'?",
+        ),
+        ("ViT-B-32", "/no/such/file.pt", "is no file and no tag of ViT-B-32"),
+        ("hf-hub:someone/model", "openai", "pretrained must be None for hf-hub:someone/model"),
+    ],
+)
+def test_unknown_models_and_weights(model: str, pretrained: str | None, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        ZeroShotClassifier.from_open_clip(model, pretrained, CLASSES)
+    assert message in str(error.value)
+
+
+def test_a_checkpoint_that_does_not_fit(checkpoint: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"tiny\.pt' cannot be loaded as ViT-B-32 .*text pos_embed width changed"
+    ):
+        ZeroShotClassifier.from_open_clip("ViT-B-32", checkpoint, CLASSES)
+
+
+def test_a_checkpoint_with_a_tensor_too_few(tiny_model: str, checkpoint: Path, tmp_path: Path) -> None:
+    weights = torch.load(checkpoint, weights_only=True)
+    del weights["visual.ln_post.weight"]
+    torch.save(weights, tmp_path / "short.pt")
+    with pytest.raises(
+        ValueError, match=r"short\.pt' cannot be loaded as tiny-vit .*Missing key.*visual.ln_post.weight"
+    ):
+        ZeroShotClassifier.from_open_clip(tiny_model, tmp_path / "short.pt", CLASSES)
+
+
+def test_a_folder_without_weights(tmp_path: Path, tiny_model: str) -> None:
+    config = {"model_cfg": open_clip.get_model_config(tiny_model)}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"model: open_clip cannot load local-dir:.*could not be loaded"):
+        ZeroShotClassifier.from_open_clip(f"local-dir:{tmp_path}", None, CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_a_torchscript_archive(tiny_model: str, tmp_path: Path) -> None:
+    path = tmp_path / "scripted.pt"
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), path)
+    with pytest.raises(ValueError, match=r"scripted\.pt' is a TorchScript archive, as OpenAI distributes"):
+        ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, None, CLASSES), "model must be a name of open_clip, got NoneType"),
+        (("ViT-B-32", 3, CLASSES), "pretrained must be a tag, a path or None, got int"),
+        (("ViT-B-32", None, None), "classes must be a sequence of names, got None"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(arguments: tuple, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ZeroShotClassifier.from_open_clip(*arguments)
+
+
+def test_a_damaged_checkpoint(tiny_model: str, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.safetensors"
+    path.write_bytes(b"\x10" * 100)
+    with pytest.raises(ValueError, match=r"damaged\.safetensors' cannot be loaded as tiny-vit"):
+        ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
+
+
+def test_a_pickle_is_not_executed(tiny_model: str, tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "executed",))
+
+    path = tmp_path / "bomb.pt"
+    torch.save({"state_dict": Bomb()}, path)
+    with pytest.raises(ValueError, match=r"bomb\.pt' cannot be loaded"):
+        ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "options", "message"),
+    [
+        (
+            torch.randn(4, 17),
+            {},
+            r"class_embeddings must have the encoder's width 16, got 17 \(shape \(4, 17\)\)",
+        ),
+        (torch.randn(4), {}, r"class_embeddings must have shape .* got \(4,\)"),
+        (torch.zeros(0, 16), {}, "class_embeddings must have shape"),
+        (torch.full((4, 16), torch.nan), {}, r"must be finite and not zero, got a vector at \(0,\)"),
+        (torch.eye(4, 16) * torch.tensor([[1], [1], [0], [1]]), {}, r"got a vector at \(2,\)"),
+        (torch.randn(4, 16), {"classes": ["a"]}, "classes must name the 4 rows of class_embeddings, got 1"),
+        (torch.randn(4, 16), {"classes": list("aabc")}, "got more than one 'a'"),
+        (torch.randn(4, 16), {"logit_scale": 0.0}, "logit_scale must be finite and above 0, got 0.0"),
+        (torch.randn(4, 2, 16), {"templates": "single"}, "templates must name the 2 templates"),
+        (
+            torch.eye(16)[:4, None] * torch.tensor([[[1.0], [-1.0]]]),
+            {},
+            "templates of a class must not cancel",
+        ),
+        (torch.randn(4, 16), {"device": "cuda:97"}, "device 'cuda:97' was asked for, but torch sees"),
+        (torch.randn(4, 16), {"dtype": "float8"}, "dtype must be one of .* got 'float8'"),
+    ],
+)
+def test_bad_embeddings_and_options(embeddings: Tensor, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ZeroShotClassifier(testing.small_tower(), embeddings, **options)
+
+
+def test_embeddings_of_the_wrong_width_found_at_the_first_image() -> None:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 6), nn.LayerNorm(6))
+    clf = ZeroShotClassifier(encoder, torch.randn(4, 5))
+    with pytest.raises(ValueError, match="class_embeddings must have the encoder's width 6, got 5"):
+        ramen.create("ensemble", clf).predict(torch.randn(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize("embeddings", [[[1.0]], torch.ones(3, 16, dtype=torch.int64)])
+def test_embeddings_that_are_no_float_tensor(embeddings: object) -> None:
+    with pytest.raises(TypeError, match="class_embeddings must be a float tensor, got"):
+        ZeroShotClassifier(testing.small_tower(), embeddings)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 3, 32, 31), r"shape \(B, 3, 32, 32\), got torch.float32 of shape \(2, 3, 32, 31\)"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "got torch.uint8 .*; clf.preprocess makes one"),
+        (torch.zeros(3, 32, 32), r"got torch.float32 of shape \(3, 32, 32\)"),
+        (torch.zeros(0, 3, 32, 32), "images must hold at least one image, got an empty batch"),
+    ],
+)
+def test_bad_images(images: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        testing.small_classifier().check_images(images)
+    own = ZeroShotClassifier(testing.small_tower(), torch.eye(5, 16))  # the tower states its image size
+    with pytest.raises(ValueError, match=message):
+        own.check_images(images)

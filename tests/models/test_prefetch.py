@@ -1,0 +1,149 @@
+"""Any number of workers gives the same tensors; errors come in their place; no process is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ramen
+from ramen import testing
+from ramen.models import prefetch as module
+from ramen.models.prefetch import prefetch
+
+PATIENCE = 120  # seconds; a busy machine takes long to start a Python with torch
+
+
+@pytest.fixture
+def clf() -> ramen.ZeroShotClassifier:
+    return testing.small_classifier()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    rng = np.random.default_rng(0)
+    found = []
+    for index, (height, width) in enumerate([(40, 50), (33, 32), (64, 20), (32, 32), (90, 91), (35, 36)]):
+        found.append(tmp_path / f"{index}.jpg")
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(found[-1])
+    return found
+
+
+def test_workers_change_nothing_and_errors_keep_their_place(
+    clf: ramen.ZeroShotClassifier, paths: list[Path], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(paths[0].read_bytes()[:300])
+    batches = [paths[:3], [str(paths[3])], paths[4:], paths[:2], [paths[0], damaged], paths[:1]]
+    before = torch.get_rng_state()
+    results = {}
+    for workers in (0, 2):
+        results[workers], images = [], prefetch(batches, clf, workers=workers, dtype="float16")
+        with pytest.raises(ValueError, match=r"damaged\.jpg cannot be read as an image: ") as raised:
+            results[workers].extend(images)
+        assert next(images, None) is None  # it has ended
+        results[workers].append(str(raised.value))
+    assert len(results[0]) == len(results[2]) == 5
+    assert results[0][-1] == results[2][-1]
+    assert all(torch.equal(a, b) for a, b in zip(results[0][:-1], results[2][:-1], strict=True))
+    assert torch.equal(results[2][2], clf.preprocess(paths[4:], dtype="float16"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_error_of_the_batches_themselves_waits_its_turn(
+    clf: ramen.ZeroShotClassifier, paths: list[Path]
+) -> None:
+    def batches() -> Iterator[list[Path]]:
+        yield paths[:2]
+        yield paths[2:4]
+        raise KeyError("no such batch")
+
+    images = prefetch(batches(), clf, workers=1, ahead=3)
+    assert [len(next(images)), len(next(images))] == [2, 2]
+    with pytest.raises(KeyError, match="no such batch"):
+        next(images)
+
+
+def test_tensors_and_nothing_start_no_worker(
+    clf: ramen.ZeroShotClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DataLoader", None)
+    batch = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
+    (result,) = prefetch([batch], clf, workers=4)
+    assert torch.equal(result, clf.preprocess(batch))
+    assert list(prefetch([], clf, workers=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"workers": -1}, ValueError, "workers must be at least 0, got -1"),
+        ({"workers": 1.5}, TypeError, "workers must be a whole number"),
+        ({"ahead": 0}, ValueError, "ahead must be at least 1, got 0"),
+        ({"dtype": "int8"}, ValueError, "dtype must be one of"),
+    ],
+)
+def test_bad_settings(
+    settings: dict, error: type[Exception], message: str, clf: ramen.ZeroShotClassifier
+) -> None:
+    with pytest.raises(error, match=message):
+        prefetch([], clf, **settings)
+
+
+def test_a_classifier_without_preprocessing() -> None:
+    bare = ramen.ZeroShotClassifier(testing.small_tower(), torch.randn(3, 16))
+    with pytest.raises(ValueError, match="built without preprocessing"):
+        prefetch([], bare)
+
+
+SCRIPT = """
+import sys, multiprocessing, itertools, time
+from ramen import testing
+from ramen.models.prefetch import prefetch
+
+if __name__ == "__main__":
+    images = prefetch(itertools.repeat([sys.argv[1]]), testing.small_classifier(), workers=1)
+    next(images)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    for _ in images:
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to look for processes")
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_its_parent(kind: signal.Signals, paths: list[Path], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    source = str(Path(ramen.__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, str(script), str(paths[0])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
+        start_new_session=True,  # the signal goes to the parent alone
+    ) as parent:
+        workers = parent.stdout.readline().split()
+        assert len(workers) == 1
+        assert all(Path("/proc", worker).is_dir() for worker in workers)
+        parent.send_signal(kind)
+        parent.wait(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while any(_runs(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _runs(process: str) -> bool:
+    try:  # one that has ended and that nobody has asked about is still listed, as a zombie
+        return Path("/proc", process, "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

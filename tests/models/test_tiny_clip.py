@@ -1,0 +1,59 @@
+import hashlib
+import json
+import re
+
+import torch
+
+from ramen.data.drawings import styles
+from ramen.data.drawings.pictures import draw_pictures
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.models.tiny_clip.model import FOLDER, load_tiny
+from training import tiny_clip as train
+
+
+def clean(names, seed=1234):
+    drawn_in = [list(styles.TRAINED)[n % len(styles.TRAINED)] for n in range(len(names))]
+    return torch.from_numpy(draw_pictures(names, drawn_in, (seed,)).pixels).permute(0, 3, 1, 2), drawn_in
+
+
+def test_weights_are_those_of_the_model_card():
+    card = (FOLDER / "MODEL_CARD.md").read_text()
+    (stated,) = re.findall(r"\b[0-9a-f]{64}\b", card)
+    assert hashlib.sha256((FOLDER / train.MODEL_FILE).read_bytes()).hexdigest() == stated
+
+
+def test_weights_are_small_and_come_from_the_default_recipe():
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 20e6
+    assert json.loads((FOLDER / "recipe.json").read_text()) == vars(train.Recipe())
+    config = json.loads((FOLDER / train.CONFIG_FILE).read_text())
+    assert config == json.loads(json.dumps(train.model_config(train.Recipe())))
+
+
+def test_clean_pictures_are_recognised():
+    names = list(OBJECTS) * 5
+    pixels, _ = clean(names)
+    classifier = load_tiny(list(OBJECTS))
+    with torch.no_grad():
+        labels = classifier.logits(classifier.encode(classifier.preprocess(pixels))).argmax(1)
+    assert (labels == torch.arange(len(names)) % len(OBJECTS)).float().mean() > 0.97
+
+
+def test_other_words_for_the_same_objects_are_understood():
+    pixels, _ = clean(["cat", "boat", "house"] * 8)
+    classifier = load_tiny(["sailboat", "kitten", "cottage", "toadstool"])
+    with torch.no_grad():
+        labels = classifier.logits(classifier.encode(classifier.preprocess(pixels))).argmax(1)
+    assert (labels == torch.tensor([1, 0, 2] * 8)).float().mean() > 0.9
+
+
+def test_style_words_are_understood():
+    """The text tower hears more than the object: a picture finds its style's caption."""
+    pixels, drawn_in = clean(["fish"] * 45)
+    frames = ["a pencil sketch of a {}.", "a silhouette of a {}.", "a watercolour of a {}."]
+    classifier = load_tiny(["fish", "key"])
+    texts = classifier.encode_text([frame.format("fish") for frame in frames])
+    with torch.no_grad():
+        found = (classifier.encode(classifier.preprocess(pixels)) @ texts.T).argmax(1).tolist()
+    wanted = {"pencil": 0, "silhouette": 1, "watercolour": 2}
+    hits = [wanted[style] == f for style, f in zip(drawn_in, found, strict=True) if style in wanted]
+    assert sum(hits) / len(hits) > 0.9

@@ -1,0 +1,51 @@
+"""What the pages say is what the program says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import ramen
+from ramen.experiments.tables.table import markdown_page
+from tests.conftest import load_benchmark
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_page_of_methods_has_every_method_and_its_passes():
+    page = (DOCS / "methods.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) forward, (\d+) backward \|", page, re.M)
+    stated = {name: (int(forwards), int(backwards)) for name, forwards, backwards in rows}
+    own = {path.stem for path in (DOCS.parent / "src/ramen/methods").glob("*.py")} & set(ramen.list_methods())
+    records = {name: ramen.describe(name) for name in own}
+    assert stated == {name: (info.forwards, info.backwards) for name, info in records.items()}
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in DOCS.glob("*.md"))]
+)
+def test_links_inside_the_project_lead_somewhere(page):
+    path = DOCS.parent / page
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", path.read_text()):
+        assert (path.parent / target).exists(), f"{page} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["speed_h200_fp16", "speed_cpu_fp32"])
+def test_page_of_performance_shows_the_committed_results(name, monkeypatch):
+    monkeypatch.syspath_prepend("benchmarks")
+    speed = load_benchmark("speed")
+    results = json.loads((DOCS.parent / f"benchmarks/results/{name}.json").read_text())
+    page = (DOCS / "performance.md").read_text()
+    assert markdown_page(speed.tables(results["settings"])).strip() in page
+
+
+def test_readme_states_the_committed_speeds():
+    results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
+    page = (DOCS.parent / "README.md").read_text()
+    for result in results["settings"].values():
+        about, speeds = result["setting"], {row["what"]: row["images_a_second"] for row in result["rows"]}
+        sizes = ", ".join(str(about[name]) for name in ("classes", "capacity", "topk", "batch"))
+        model = "/".join(about["model"].rsplit("-", 1))
+        stated = f"| {model} | {sizes} | {speeds['ramen, fp16']:,.0f} | {speeds['ramen, sign']:,.0f} |"
+        assert stated in page

@@ -1,0 +1,71 @@
+"""The package as a whole: its public names, what importing it costs, what its files may say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ramen
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_importing_it_is_cheap() -> None:
+    assert (
+        python("import sys, ramen; print('torch' in sys.modules, 'open_clip' in sys.modules)")
+        == "False False"
+    )
+
+
+def test_using_a_method_does_not_load_open_clip() -> None:
+    code = (
+        "import sys, ramen; ramen.list_methods(); print('torch' in sys.modules, 'open_clip' in sys.modules)"
+    )
+    assert python(code) == "True False"
+
+
+@pytest.mark.parametrize("name", ramen.__all__)
+def test_public_names_are_there(name: str) -> None:
+    assert getattr(ramen, name) is not None
+    assert name in dir(ramen)
+
+
+def test_unknown_public_names() -> None:
+    with pytest.raises(AttributeError, match="module 'ramen' has no attribute 'nothing'"):
+        _ = ramen.nothing
+
+
+def test_no_pickle_is_loaded() -> None:
+    """``torch.load`` appears only with ``weights_only=True``, ``pickle`` nowhere."""
+    for path in (ROOT / "src").rglob("*.py"):
+        source = path.read_text()
+        assert "import pickle" not in source, path
+        for call in re.findall(r"torch\.load\([^)]*\)", source):
+            assert "weights_only=True" in call, path
+
+
+def test_the_readmes_example_runs(tmp_path: Path, tiny_model: str) -> None:
+    """The first example of the README, with a model that needs no download."""
+    from PIL import Image
+
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    picture = tmp_path / "picture.png"
+    Image.new("RGB", (40, 30), "red").save(picture)
+    code = (
+        blocks[0]
+        .replace('"ViT-B-16", "openai"', f'"{tiny_model}", None')
+        .replace('"photo.jpg"', f'"{picture}"')
+    )
+    assert tiny_model in code
+    assert str(picture) in code
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["out"].logits.shape == (1, 3)
