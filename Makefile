@@ -13,6 +13,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # Two workers with one thread each: more threads than cores make small tensors many times slower.
 check: .venv/installed

@@ -36,8 +36,8 @@ from ramen.memory.codecs import CODECS
 from ramen.memory.memory import Selection, Staged
 from ramen.methods._steps import adapted_logits, sample_gradients
 from ramen.methods.ramen import Ramen
+from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.cublas import without_workspaces
-from ramen.utils.devices import readable_bytes
 
 WHAT = ("baselines", "codecs", "placements", "growth", "batches")
 FILL = 1000  # entries at a time

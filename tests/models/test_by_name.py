@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 
 import ramen
 from ramen import prompts
+from ramen.experiments.plan.known_models import list_models
 from ramen.experiments.plan.presets import list_presets, load_preset
-from ramen.models.by_name import FORMS, list_models, load_model
+from ramen.models.by_name import FORMS, load_model
 from ramen.models.classifier import MissingPartError
 
 CLASSES = ["cat", "dog", "fire_truck"]

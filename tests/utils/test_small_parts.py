@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ramen.methods._losses import contrastive_loss, entropy, mean_entropy
-from ramen.utils import checks, devices
+from ramen.utils import byte_sizes, checks, devices
 from ramen.utils.pair_scores import pair_scores
 
 # -- objectives -------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_free_memory_respects_a_container(monkeypatch: pytest.MonkeyPatch) -> No
     ("count", "text"), [(5, "5 B"), (2048, "2.00 KiB"), (5_785 * 2**20, "5.65 GiB"), (3 * 2**20, "3.00 MiB")]
 )
 def test_readable_bytes(count: int, text: str) -> None:
-    assert devices.readable_bytes(count) == text
+    assert byte_sizes.readable_bytes(count) == text
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ def test_readable_bytes(count: int, text: str) -> None:
     [(7, 7), ("7", 7), ("450 MiB", 450 * 2**20), ("2GB", 2 * 10**9), (" .5 kib ", 512), ("1 TiB", 2**40)],
 )
 def test_parse_bytes(value: object, count: int) -> None:
-    assert devices.parse_bytes("memory_budget", value) == count
+    assert byte_sizes.parse_bytes("memory_budget", value) == count
 
 
 @pytest.mark.parametrize("value", ["", "GiB", "-1 GiB", "1 GiBi", "1 2", "0", "0.1 B", "nan", "1e9"])
 def test_text_that_is_no_number_of_bytes(value: str) -> None:
     with pytest.raises(ValueError, match="memory_budget must be a number of bytes or text such as '2 GiB'"):
-        devices.parse_bytes("memory_budget", value)
+        byte_sizes.parse_bytes("memory_budget", value)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:cpu", 3.5])

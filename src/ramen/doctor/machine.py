@@ -17,7 +17,7 @@ def devices() -> Iterator[Finding]:
     """What can compute."""
     import torch
 
-    from ramen.utils.devices import readable_bytes
+    from ramen.utils.byte_sizes import readable_bytes
 
     count = torch.cuda.device_count()
     for index in range(count):
@@ -72,7 +72,8 @@ def memory() -> Iterator[Finding]:
     """What is free of the host's memory."""
     import torch
 
-    from ramen.utils.devices import free_bytes, readable_bytes
+    from ramen.utils.byte_sizes import readable_bytes
+    from ramen.utils.devices import free_bytes
 
     free = free_bytes(torch.device("cpu"))
     if free is None:

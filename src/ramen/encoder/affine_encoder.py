@@ -21,7 +21,8 @@ from ramen.encoder.probe import pooled, probe, relative_error
 from ramen.encoder.vision_transformer import NotCoveredError, Transformer, TransformerPasses
 from ramen.kernels.norm import Place
 from ramen.utils import checks
-from ramen.utils.devices import parse_device, parse_dtype, plain_numerics
+from ramen.utils.devices import parse_device, parse_dtype
+from ramen.utils.numerics import plain_numerics
 
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ramen.images import resize
 from ramen.utils import checks
-from ramen.utils.devices import parse_device, parse_dtype, plain_numerics, upload
+from ramen.utils.devices import parse_device, parse_dtype, upload
+from ramen.utils.numerics import plain_numerics
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ramen.utils.devices import plain_numerics
+from ramen.utils.numerics import plain_numerics
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,

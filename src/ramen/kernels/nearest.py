@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ramen import kernels
-from ramen.memory.row_table import aligned
 from ramen.utils import split_precision
+from ramen.utils.numerics import aligned
 
 _MOST_TOPK = 8  # the kernel looks for one after the other
 _MOST_SLOTS = 4096

@@ -8,6 +8,7 @@ are few, the picks of each are shared out among several programs, whose sums are
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ramen.kernels import OPTIONS, on
-from ramen.memory.codecs import PackedCodec
 
 _UNROLLED = 4  # rows whose loads are under way together
 _PROGRAMS = 500  # as many keep a GPU busy
@@ -89,6 +89,14 @@ def _packed_kernel(
     tl.store(out + query * out_stride + column, total, mask=column < stop[None, :])
 
 
+class Units(NamedTuple):
+    """How a packed row is divided into units of 32 values: integers ``(units,)`` each."""
+
+    scale: Tensor  # which scale of the row belongs to the unit
+    start: Tensor  # its first value
+    stop: Tensor  # one past its last value
+
+
 def float_sums(stored: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> None:
     """``out[q] = sum_s weights[q, s] * stored[places[q, s]]``.
 
@@ -111,39 +119,41 @@ def float_sums(stored: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> 
 
 
 def packed_sums(
-    codec: PackedCodec,
+    bits: int,
+    units: Units,
     stored: Tensor,
     scales: Tensor,
     places: Tensor,
     rows: Tensor,
     weights: Tensor,
     out: Tensor,
-    first: int = 0,
+    first_unit: int = 0,
 ) -> None:
     """``out[q] = sum_s weights[q, s] * decode(stored[places[q, s]], scales[rows[q, s]])``.
 
     Args:
-        codec: Of the rows.
-        stored: Packed rows, or the columns from ``first`` on of them, of whole units.
+        bits: Of a value: 1, 4 or 8.
+        units: How a packed row is divided, on the device of the weights.
+        stored: Packed rows, or a panel of them: some columns that hold whole units.
         scales: ``(R, blocks)``.
         places: ``(Q, S)`` row numbers in ``stored``.
         rows: ``(Q, S)`` row numbers in ``scales``.
         weights: ``(Q, S)`` in fp32.
         out: ``(Q, G)`` in fp32; what ``stored`` has no columns of is left alone.
-        first: Where a cut of ``codec.panels`` starts.
+        first_unit: The unit that a panel starts with.
     """
     words = stored.view(torch.int32)
-    tables = codec.blocks.tables(weights.device)
     pieces = triton.cdiv(words.shape[1], _WORDS)
-    # a cut leaves the columns of the others alone, so its sums have to go where they belong at once
-    shares = _shares(places, pieces) if stored.shape[1] == codec.width else 1
+    # A panel leaves the columns of the others alone, so its sums have to go where they belong at once.
+    whole = words.shape[1] == len(units.scale) * bits
+    shares = _shares(places, pieces) if whole else 1
     places, rows, weights = (_shared_out(shares, picks) for picks in (places, rows, weights))
     with on(weights.device), _added_up(out, shares) as sums:
         _packed_kernel[len(places), pieces, shares](
-            words, scales, places, rows, weights, tables.block, tables.start, tables.stop, sums,
-            places.shape[1] // shares, first // codec.unit_width, words.shape[1],
+            words, scales, places, rows, weights, units.scale, units.start, units.stop, sums,
+            places.shape[1] // shares, first_unit, words.shape[1],
             words.stride(0), scales.stride(0), sums.stride(1), sums.stride(0),
-            BITS=codec.bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **OPTIONS,
+            BITS=bits, WORDS=_WORDS, UNROLLED=_UNROLLED, **OPTIONS,
         )  # fmt: skip
 
 

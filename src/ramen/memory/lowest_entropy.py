@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from ramen.memory.row_table import Column, expect
-from ramen.utils.devices import free_bytes, plain_numerics, readable_bytes
+from ramen.utils.byte_sizes import readable_bytes
+from ramen.utils.devices import free_bytes
+from ramen.utils.numerics import plain_numerics
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,10 @@ from ramen.memory import queue_order as fifo_order
 from ramen.memory.fetch_ahead import FetchAhead, SideStream
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.row_sums import best_way, weighted_sums
-from ramen.memory.row_table import RowPool, aligned, expect
-from ramen.utils.devices import finite_rows, free_bytes, plain_numerics, readable_bytes
+from ramen.memory.row_table import RowPool, expect
+from ramen.utils.byte_sizes import readable_bytes
+from ramen.utils.devices import free_bytes
+from ramen.utils.numerics import aligned, finite_rows, plain_numerics
 from ramen.utils.pair_scores import pair_scores
 
 _SPARE_ROW = 0

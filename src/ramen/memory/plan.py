@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from ramen.memory import codecs
-from ramen.memory.row_table import Column, aligned
-from ramen.utils.devices import free_bytes, readable_bytes
+from ramen.memory.row_table import Column
+from ramen.utils.byte_sizes import readable_bytes
+from ramen.utils.devices import free_bytes
+from ramen.utils.numerics import aligned
 
 _CPU = torch.device("cpu")
 _SHARE_TO_TAKE = 0.75  # of what is free; encoding and retrieval need the rest

@@ -155,6 +155,9 @@ def _sum_panel(
     from ramen.kernels import sums
 
     if isinstance(codec, PackedCodec):
-        sums.packed_sums(codec, stored, scales, places, rows, weights, out, first)
+        tables = codec.blocks.tables(weights.device)
+        units = sums.Units(tables.block, tables.start, tables.stop)
+        first_unit = first // codec.unit_width
+        sums.packed_sums(codec.bits, units, stored, scales, places, rows, weights, out, first_unit)
     else:
         sums.float_sums(stored, places, weights, out[:, first : first + stored.shape[1]])

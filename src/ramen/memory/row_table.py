@@ -7,15 +7,7 @@ from torch import Tensor
 
 from ramen import kernels
 from ramen.kernels.pinned_memory import shared_zeros
-
-
-def aligned(rows: int) -> int:
-    """The next multiple of eight: products of matrices with odd sizes are many times slower.
-
-    >>> aligned(75_001)
-    75008
-    """
-    return -(-rows // 8) * 8
+from ramen.utils.numerics import aligned
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ramen.kernels import cuda_graphs
 from ramen.methods import _state as state_format
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.devices import finite_or_zero, finite_rows, plain_numerics
+from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ramen.methods._base import Method, MethodInfo
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.checks import nearest
-from ramen.utils.devices import plain_numerics
+from ramen.utils.numerics import plain_numerics
 
 _PACKAGE = "ramen.methods"
 _METHODS: dict[str, type[Method]] = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 from ramen.encoder.batchnorm_statistics import Statistics, of_batch
 from ramen.methods._losses import entropy, mean_entropy
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils.devices import finite_or_zero
+from ramen.utils.numerics import finite_or_zero
 
 
 def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:

@@ -20,7 +20,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import joint_gradient, refuse_overflowing
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.devices import finite_or_zero
+from ramen.utils.numerics import finite_or_zero
 
 
 @register(

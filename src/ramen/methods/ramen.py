@@ -22,7 +22,8 @@ from ramen.methods._registry import register
 from ramen.methods._steps import adapted_logits, sample_gradients, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.devices import parse_bytes, upload
+from ramen.utils.byte_sizes import parse_bytes
+from ramen.utils.devices import upload
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")

@@ -1,12 +1,10 @@
 """Models by name, for experiments and the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from ramen.experiments.plan.presets import list_presets, load_preset
 from ramen.models import prompts
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.stored_files import load_stored
@@ -65,27 +63,3 @@ def _parts(name: str) -> tuple[str, str | None]:
         forms = "; ".join(f"{form}: {meaning}" for form, meaning in FORMS.items())
         raise ValueError(f"model: {name!r} is none of these forms: {forms}")
     return architecture, str(Path(pretrained).expanduser()) if "/" in pretrained else pretrained
-
-
-@dataclass(frozen=True)
-class KnownModel:
-    """A model that can be loaded by its name."""
-
-    name: str
-    presets: tuple[str, ...]  # those made for it
-
-
-def list_models(containing: str = "") -> list[KnownModel]:
-    """The package's own and all of open_clip's pretrained models, those of presets first."""
-    import open_clip
-
-    used: dict[str, list[str]] = {}
-    for preset in map(load_preset, list_presets()):
-        used.setdefault(str(preset.model), []).append(str(preset.name))
-    names = [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
-    everything = dict.fromkeys(["tiny", *sorted(used), *names])
-    return [
-        KnownModel(name, tuple(used.get(name, ())))
-        for name in everything
-        if containing.lower() in name.lower()
-    ]

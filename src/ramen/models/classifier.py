@@ -17,7 +17,8 @@ from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts
 from ramen.models.open_clip import TextEncoder, load_open_clip, text_encoder
 from ramen.utils.checks import number
-from ramen.utils.devices import parse_device, parse_dtype, plain_numerics
+from ramen.utils.devices import parse_device, parse_dtype
+from ramen.utils.numerics import plain_numerics
 
 
 class MissingPartError(ValueError):

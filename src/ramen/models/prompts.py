@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.utils.checks import nearest
-from ramen.utils.devices import plain_numerics
+from ramen.utils.numerics import plain_numerics
 
 SINGLE = ("a photo of a {}.",)
 ENSEMBLE = (

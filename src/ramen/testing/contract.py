@@ -9,7 +9,7 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.testing import answers, bad_input, states
 from ramen.testing.bench import Bench
 from ramen.testing.models import IMAGE_SIZE, noise, small_classifier
-from ramen.utils.devices import plain_numerics
+from ramen.utils.numerics import plain_numerics
 
 CONTRACT: tuple[Callable[[Bench], None], ...] = (
     answers.check_record,

@@ -21,7 +21,8 @@ def list_command(
     json_output: options.Json = False,
 ) -> None:
     """Which models can be named, and which of them presets are made for."""
-    from ramen.models.by_name import FORMS, list_models
+    from ramen.experiments.plan.known_models import list_models
+    from ramen.models.by_name import FORMS
 
     found = list_models(containing)
     if json_output:

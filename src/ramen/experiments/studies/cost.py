@@ -17,7 +17,8 @@ from ramen.experiments.tables.table import Table
 from ramen.methods._registry import create, describe, list_methods
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.devices import plain_numerics, readable_bytes
+from ramen.utils.byte_sizes import readable_bytes
+from ramen.utils.numerics import plain_numerics
 
 NAME = "cost"
 # Timed for a part of their equal rounds; the time is multiplied.

@@ -27,7 +27,7 @@ from ramen.methods._steps import sign_step
 from ramen.methods.ramen import Ramen
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.devices import plain_numerics
+from ramen.utils.numerics import plain_numerics
 
 NAME = "no-cache"
 _TIMED_BATCHES = 5  # the last ones, when the memory is fullest

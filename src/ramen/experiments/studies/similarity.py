@@ -13,7 +13,7 @@ from ramen.experiments.studies.similarity_pairs import Bins, exact_bins, sampled
 from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
 from ramen.experiments.tables.table import Table
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils.devices import plain_numerics
+from ramen.utils.numerics import plain_numerics
 
 NAME = "similarity"
 _BINS = 10

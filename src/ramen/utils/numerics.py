@@ -1,0 +1,50 @@
+"""Numbers that stay finite, in the types that were asked for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def plain_numerics() -> Iterator[None]:
+    """Compute as written, whatever the caller has switched on around it; also a decorator.
+
+    Autocast would change the types. What is created in inference mode can neither be written to later nor
+    take part in a backward pass.
+    """
+    with (
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        yield
+
+
+def finite_or_zero(tensor: Tensor) -> Tensor:
+    """Zeros in place of what is not finite.
+
+    >>> finite_or_zero(torch.tensor([1.0, torch.inf, -torch.inf, torch.nan])).tolist()
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def finite_rows(tensor: Tensor) -> Tensor:
+    """For each row whether all its numbers are finite, with fewer kernels than ``torch.isfinite`` starts.
+
+    >>> finite_rows(torch.tensor([[1.0, -3e38], [torch.inf, 0.0], [0.0, torch.nan]])).tolist()
+    [True, False, False]
+    """
+    largest: Tensor = torch.linalg.vector_norm(tensor.flatten(1), torch.inf, dim=1)
+    return largest < torch.inf
+
+
+def aligned(rows: int) -> int:
+    """The next multiple of eight: products of matrices with odd sizes are many times slower.
+
+    >>> aligned(75_001)
+    75008
+    """
+    return -(-rows // 8) * 8
