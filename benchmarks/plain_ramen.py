@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 import ramen
-from ramen.methods._losses import entropy
+from ramen.methods._steps import entropy
 
 
 class PlainRamen:
     """Lists of entries, loops over images and classes, a forward and backward pass through the module itself.
 
     Args:
-        classifier: What it adapts, built with ``compile=False``.
+        classifier: What it adapts, built with ``fused=False``.
         capacity: The most entries of a class.
         topk: How many are retrieved of each.
         beta: Weight of the distance.

@@ -33,7 +33,8 @@ from ramen.experiments.run.measure import wait_for
 from ramen.experiments.tables.table import Cell, Column, Table, markdown_page, print_tables
 from ramen.kernels.cuda_graphs import Function
 from ramen.memory.codecs import CODECS
-from ramen.memory.memory import Selection, Staged
+from ramen.memory.retrieval import Selection
+from ramen.memory.storage import Staged
 from ramen.methods._steps import adapted_logits, sample_gradients
 from ramen.methods.ramen import Ramen
 from ramen.utils.byte_sizes import readable_bytes
@@ -84,12 +85,12 @@ def random_tower(model: str, device: str) -> Any:
 
 
 def random_classifier(
-    setting: Setting, device: str, dtype: str, compile: bool | str
+    setting: Setting, device: str, dtype: str, fused: bool | str
 ) -> ramen.ZeroShotClassifier:
     tower = random_tower(setting.model, device)
     generator = torch.Generator().manual_seed(0)
     embeddings = F.normalize(torch.randn(setting.classes, tower.output_dim, generator=generator), dim=-1)
-    return ramen.ZeroShotClassifier(tower, embeddings, 100.0, device=device, dtype=dtype, compile=compile)
+    return ramen.ZeroShotClassifier(tower, embeddings, 100.0, device=device, dtype=dtype, fused=fused)
 
 
 def random_images(classifier: ramen.ZeroShotClassifier, batch: int) -> Tensor:
@@ -140,7 +141,7 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
         return (memory.aggregate(Selection(*selection), weights),)
 
     record = classifier.recorder().record
-    of_memory: Callable[[Function], Function] = record if method.at_once else lambda function: function
+    of_memory: Callable[[Function], Function] = record if method.records_steps else lambda function: function
     calls: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         "forward and backward": (record(partial(sample_gradients, classifier)), (images,)),
         "encode": (
@@ -209,8 +210,8 @@ class Bench:
         self.rows: list[dict[str, Any]] = []
         self.forward = 0.0  # milliseconds an image
 
-    def _classifier(self, setting: Setting, compile: bool | str = "auto") -> ramen.ZeroShotClassifier:
-        return random_classifier(setting, self.arguments.device, self.arguments.dtype, compile)
+    def _classifier(self, setting: Setting, fused: bool | str = "auto") -> ramen.ZeroShotClassifier:
+        return random_classifier(setting, self.arguments.device, self.arguments.dtype, fused)
 
     def add(
         self, what: str, call: Callable[[], object], images: int, *, reference: bool = False, **facts: Any
@@ -238,7 +239,7 @@ class Bench:
 
     def baselines(self) -> None:
         """Plain forwards, Tent, and Ramen written as the paper's pseudo-code."""
-        plain = self._classifier(self.setting, compile=False)
+        plain = self._classifier(self.setting, fused=False)
         encode = partial(plain.encode, self.images)
         self.add("forward, the module's own", encode, len(self.images), reference=True)
         if self.arguments.compiled:
@@ -414,7 +415,7 @@ def main() -> None:
         bench = Bench(replace(SETTINGS[name], **changes), arguments, console, save)
         results[name] = {
             "setting": vars(bench.setting),
-            "path": bench.classifier.encoder.path,
+            "path": "fused" if bench.classifier.encoder.fused else bench.classifier.encoder.plain_reason,
             "rows": bench.rows,
         }
         for what in [w for w in WHAT if w in (arguments.what or WHAT)]:

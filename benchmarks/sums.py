@@ -21,7 +21,8 @@ from torch import Tensor
 from ramen import kernels
 from ramen.memory import row_sums
 from ramen.memory.codecs import CODECS, PackedCodec
-from ramen.memory.memory import Memory, Selection
+from ramen.memory.plan import MemoryPlan
+from ramen.memory.retrieval import Memory, Selection
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:
@@ -44,8 +45,16 @@ def filled(arguments: argparse.Namespace, codec: str, place: str) -> Memory:
     """A memory in which every queue is full."""
     blocks = [arguments.width] * (arguments.size // arguments.width)
     sizes = arguments.classes, arguments.capacity, arguments.embedding, arguments.size
-    memory = Memory(*sizes, codec=codec, blocks=blocks, device=arguments.device, gradient_device=place)
-    for start in range(0, memory.slots, arguments.batch):
+    memory = Memory(
+        MemoryPlan(
+            *sizes,
+            codec=codec,
+            blocks=blocks,
+            device=torch.device(arguments.device),
+            gradient_device=torch.device(place),
+        )
+    )
+    for start in range(0, memory.plan.slots, arguments.batch):
         memory.insert(memory.stage(*batch(arguments, torch.arange(start, start + arguments.batch))))
     return memory
 
@@ -86,7 +95,7 @@ def measure(arguments: argparse.Namespace, codec: str, place: str) -> dict[str, 
         selection.rows.flatten(1),
         torch.rand(selection.rows.flatten(1).shape, device=memory.device),
     )
-    pool = memory._pool
+    table = memory._table
     times = {
         "stage": milliseconds(lambda: memory.stage(*new), memory.device, arguments.repeats),
         "insert": milliseconds(lambda: memory.insert(staged), memory.device, arguments.repeats),
@@ -94,12 +103,12 @@ def measure(arguments: argparse.Namespace, codec: str, place: str) -> dict[str, 
     for way in ways(memory):
         times[way] = milliseconds(
             lambda w=way: row_sums.weighted_sums(  # type: ignore[misc]
-                memory.codec, pool["gradients"], pool["scales"], rows, weights, way=w
+                memory.codec, table["gradients"], table["scales"], rows, weights, way=w
             ),
             memory.device,
             arguments.repeats,
         )
-    best = row_sums.best_way(memory.codec, pool["gradients"], memory.device)
+    best = row_sums.best_way(memory.codec, table["gradients"], memory.device)
     megabytes = {str(device): count / 2**20 for device, count in memory.max_bytes().items()}
     return {
         "codec": codec,

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ramen.encoder.affine_encoder import AffineEncoder as AffineEncoder
     from ramen.experiments.analysis import scoring as scoring
     from ramen.images.preprocess import Preprocess as Preprocess
-    from ramen.methods._base import Answer as Answer
+    from ramen.methods._answers import Answer as Answer
+    from ramen.methods._answers import Prediction as Prediction
     from ramen.methods._base import Method as Method
-    from ramen.methods._base import MethodInfo as MethodInfo
-    from ramen.methods._base import Prediction as Prediction
+    from ramen.methods._info import MethodInfo as MethodInfo
     from ramen.methods._registry import create as create
     from ramen.methods._registry import describe as describe
     from ramen.methods._registry import list_methods as list_methods
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
     "AffineEncoder": "ramen.encoder.affine_encoder",
-    "Answer": "ramen.methods._base",
+    "Answer": "ramen.methods._answers",
     "Method": "ramen.methods._base",
-    "MethodInfo": "ramen.methods._base",
-    "Prediction": "ramen.methods._base",
+    "MethodInfo": "ramen.methods._info",
+    "Prediction": "ramen.methods._answers",
     "Preprocess": "ramen.images.preprocess",
     "ZeroShotClassifier": "ramen.models.classifier",
     "create": "ramen.methods._registry",

@@ -1,5 +1,7 @@
 """Every registered method through the contract, and the contract against methods that break it."""
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.methods import _registry
+from ramen.utils import checks
 
 # Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
 FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
@@ -84,28 +87,19 @@ def test_contract_with_other_statistics_on_a_gpu(
 
 
 class _Honest(ramen.Method):
-    """A user's own method: zero-shot, with a counter of what it has seen."""
+    """A user's own method: zero-shot, with a sum over what it has seen."""
+
+    sums: Tensor
 
     def __init__(self, classifier: ramen.ZeroShotClassifier, *, seed: int = 0) -> None:
         super().__init__(classifier, seed=seed)
-        self.sums = torch.zeros(classifier.num_classes, dtype=classifier.class_embeddings.dtype)
+        self.add_state("sums", classifier.class_embeddings.new_zeros(classifier.num_classes))
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
         logits = self.classifier.logits(self.classifier.encode(images))
+        usable = usable & logits.isfinite().all(1)
         self.sums = self.sums + torch.where(usable[:, None], logits, 0).sum(0)
         return ramen.Answer(logits, logits, usable)
-
-    def clear(self) -> None:
-        self.sums = torch.zeros_like(self.sums)
-
-    def content(self) -> dict[str, Tensor]:
-        return {"sums": self.sums.clone()}
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        self.sums = content["sums"].clone()
-
-    def memory_bytes(self) -> int:
-        return self.sums.numel() * self.sums.element_size()
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +131,8 @@ def test_a_users_own_method_passes_in_one_line() -> None:
 
 
 class _ForgetsReset(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
-        answer = super().adapt(images, usable, tags, want_support)
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        answer = super().adapt(images, usable)
         return ramen.Answer(answer.logits + self.sums, answer.zero_shot_logits, usable)
 
     def clear(self) -> None:
@@ -146,23 +140,23 @@ class _ForgetsReset(_Honest):
 
 
 class _WritesIntoTheModel(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
         self.classifier.encoder.base += 0.01
-        return super().adapt(images, usable, tags, want_support)
+        return super().adapt(images, usable)
 
 
 class _UsesGlobalRandomness(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
-        answer = super().adapt(images, usable, tags, want_support)
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        answer = super().adapt(images, usable)
         noisy = answer.logits + torch.randn_like(answer.logits)
         return ramen.Answer(noisy, answer.zero_shot_logits, usable)
 
 
 class _ReadsTags(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
-        answer = super().adapt(images, usable, tags, want_support)
-        shift = 0 if tags is None else tags[:, None].float()
-        return ramen.Answer(answer.logits * (1 + shift), answer.zero_shot_logits, usable)
+    def predict(self, images: Tensor, *, tags: Tensor | None = None, **options: object) -> ramen.Prediction:
+        out = super().predict(images, tags=tags, **options)
+        out.logits = out.logits if tags is None else out.logits * (1 + tags[:, None].float())
+        return out
 
 
 class _KeepsEverything(_Honest):
@@ -170,26 +164,78 @@ class _KeepsEverything(_Honest):
         super().__init__(classifier, seed=seed)
         self.kept: list[Tensor] = []
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
         self.kept.append(images)
-        return super().adapt(images, usable, tags, want_support)
+        return super().adapt(images, usable)
 
     def content(self) -> dict[str, Tensor]:
         return {**super().content(), **{f"kept{i}": t for i, t in enumerate(self.kept)}}
 
 
 class _SharesItsState(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
-        self.sums += 1
-        return super().adapt(images, usable, tags, want_support)
-
     def content(self) -> dict[str, Tensor]:
         return {"sums": self.sums}
 
 
+class _AcceptsAnyState(_Honest):
+    """Hand-written state, with the holes that hand-written state has."""
+
+    def __init__(self, classifier: ramen.ZeroShotClassifier, keep: int = 2, *, seed: int = 0) -> None:
+        super().__init__(classifier, seed=seed)
+        self.keep = keep
+        self.last = torch.zeros(0, classifier.num_classes)
+
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        answer = super().adapt(images, usable)
+        if isinstance(self.keep, int):
+            self.last = torch.cat([self.last, answer.logits[answer.usable].float()])[-self.keep :]
+        return answer
+
+    def clear(self) -> None:
+        super().clear()
+        self.last = self.last[:0]
+
+    def content(self) -> dict[str, Tensor]:
+        return {**super().content(), "last": self.last.clone()}
+
+    def restore(self, content: dict[str, Tensor]) -> None:
+        self.last = content["last"].clone()
+        super().restore({name: tensor for name, tensor in content.items() if name != "last"})
+
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + 4 * int(self.keep) * self.classifier.num_classes
+
+
+class _AcceptsForeignStates(_Honest):
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if "content.sums" in state:
+            super().load_state_dict(state)
+
+
+class _IgnoresItsSeed(_Honest):
+    """Random, and not by its seed alone."""
+
+    calls = 0
+
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        type(self).calls += 1
+        answer = super().adapt(images, usable)
+        noisy = answer.logits + (0 if self.seed == 0 else torch.tensor(float(self.calls)))
+        return ramen.Answer(noisy, answer.zero_shot_logits, answer.usable)
+
+
+class _HidesItsRandomness(_Honest):
+    """Its record says that the seed has no effect."""
+
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        answer = super().adapt(images, usable)
+        noise = torch.rand(answer.logits.shape, generator=self.generator())
+        return ramen.Answer(answer.logits + noise, answer.zero_shot_logits, answer.usable)
+
+
 class _LooksAtItsBatch(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
-        answer = super().adapt(images, usable, tags, want_support)
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        answer = super().adapt(images, usable)
         return ramen.Answer(answer.logits - answer.logits.mean(0), answer.zero_shot_logits, usable)
 
 
@@ -201,9 +247,9 @@ class _ChangesItsInput(_Honest):
 
 
 class _RunsTwice(_Honest):
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
-        super().adapt(images, usable, tags, want_support)
-        return super().adapt(images, usable, tags, want_support)
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        super().adapt(images, usable)
+        return super().adapt(images, usable)
 
 
 class _TrainsOnItsMemory(_Honest):
@@ -213,13 +259,13 @@ class _TrainsOnItsMemory(_Honest):
 
     def __init__(self, classifier: ramen.ZeroShotClassifier, memory: int = 100, *, seed: int = 0) -> None:
         super().__init__(classifier, seed=seed)
-        self.memory = memory
+        self.memory = checks.integer("memory", memory, 1)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> ramen.Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
         memory = images.repeat(100, 1, 1, 1)[: self.memory + self.extra]
         for _ in range(self.repeats):
             self.classifier.encode(memory)
-        return super().adapt(images, usable, tags, want_support)
+        return super().adapt(images, usable)
 
 
 def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +295,12 @@ def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.
         (_ReadsTags, "tags_unread"),
         (_KeepsEverything, "bounded_memory"),
         (_SharesItsState, "state"),
+        (_AcceptsAnyState, "damaged_state"),
+        (_AcceptsAnyState, "other_parameters"),
+        (_AcceptsAnyState, "bad_parameters"),
+        (_AcceptsForeignStates, "foreign_state"),
+        (_IgnoresItsSeed, "seeds"),
+        (_HidesItsRandomness, "seeds"),
         (_LooksAtItsBatch, "batch_independence"),
         (_ChangesItsInput, "inputs_stay"),
         (_RunsTwice, "passes"),
@@ -256,6 +308,21 @@ def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.
 )
 def test_a_broken_method_is_caught(cls: type[ramen.Method], clause: str) -> None:
     with pytest.raises(AssertionError, match=rf"breaks its contract:(.|\n)*  {clause}: "):
+        testing.check_method(entered(cls))
+
+
+@pytest.mark.parametrize(
+    ("cls", "hole"),
+    [
+        (_AcceptsAnyState, "damaged_state: a state with NaN in content.last was accepted"),
+        (_AcceptsAnyState, "other_parameters: a state of keep=20 was accepted by one of keep=2"),
+        (_AcceptsAnyState, "bad_parameters: keep='many' was accepted"),
+        (_AcceptsForeignStates, "foreign_state: a state of another method was accepted"),
+        (_HidesItsRandomness, "seeds: with seed 1, though info.random is False"),
+    ],
+)
+def test_the_hole_is_named(cls: type[ramen.Method], hole: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(hole)):
         testing.check_method(entered(cls))
 
 

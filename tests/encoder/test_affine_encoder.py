@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.methods._losses import entropy
-from ramen.methods._steps import sign_step
+from ramen.methods._steps import entropy, sign_step
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import ramen
 from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
 from ramen.encoder.vision_transformer import Transformer
-from ramen.methods._losses import entropy
+from ramen.methods._steps import entropy
 
 SIZE = 35  # patches of 7 pixels: their 147 numbers are padded for the product
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,8 @@ import ramen
 from ramen import testing
 from ramen.images import resize
 from ramen.memory import codecs, row_sums
-from ramen.memory.memory import Memory
+from ramen.memory.plan import MemoryPlan
+from ramen.memory.retrieval import Memory
 from ramen.models.prefetch import prefetch
 from tests.helpers.waiting import no_waiting
 
@@ -37,8 +38,10 @@ def batches(count: int, batch: int = 40, queues: int = 6, seed: int = 0) -> Iter
 @pytest.mark.parametrize("fifo", ["exact", "float16"])
 @pytest.mark.parametrize("gradient_device", ["cuda", "cpu"])
 def test_the_memory_answers_as_on_the_cpu(codec: str, fifo: str, gradient_device: str) -> None:
-    there = Memory(6, 9, 8, 33, codec=codec, fifo=fifo, device="cuda", gradient_device=gradient_device)
-    here = Memory(6, 9, 8, 33, codec=codec, fifo=fifo)
+    there = Memory(
+        MemoryPlan(6, 9, 8, 33, codec=codec, fifo=fifo, device="cuda", gradient_device=gradient_device)
+    )
+    here = Memory(MemoryPlan(6, 9, 8, 33, codec=codec, fifo=fifo))
     tolerance = 1e-2 if codec == "sign" else 1e-5  # a mean may round to the next bfloat16
     for batch in batches(8):
         here.insert(here.stage(**batch))
@@ -55,7 +58,9 @@ def test_the_memory_answers_as_on_the_cpu(codec: str, fifo: str, gradient_device
     state, other = here.state(), there.state()
     if codec != "sign":
         assert torch.equal(state["gradients"][1:], other["gradients"][1:].cpu())
-    again = Memory(6, 9, 8, 33, codec=codec, fifo=fifo, device="cuda", gradient_device=gradient_device)
+    again = Memory(
+        MemoryPlan(6, 9, 8, 33, codec=codec, fifo=fifo, device="cuda", gradient_device=gradient_device)
+    )
     again.restore(other)
     sums = [m.aggregate(b, torch.exp(-5 * b.distances)) for m in (there, again)]
     torch.testing.assert_close(*sums, rtol=0, atol=1e-6)
@@ -64,8 +69,10 @@ def test_the_memory_answers_as_on_the_cpu(codec: str, fifo: str, gradient_device
 def test_which_way_sums_go() -> None:
     for codec in codecs.CODECS:
         for gradient_device in ("cuda", "cpu"):
-            memory = Memory(2, 3, 8, 33, codec=codec, device="cuda", gradient_device=gradient_device)
-            way = row_sums.best_way(memory.codec, memory._pool["gradients"], memory._pool["scales"].device)
+            memory = Memory(
+                MemoryPlan(2, 3, 8, 33, codec=codec, device="cuda", gradient_device=gradient_device)
+            )
+            way = row_sums.best_way(memory.codec, memory._table["gradients"], memory._table["scales"].device)
             assert way == "kernel"
             assert memory.recordable
 

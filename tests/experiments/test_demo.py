@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ramen.cli import app
 from ramen.data.drawings.domains import DOMAINS
 from ramen.experiments import demo
-from ramen.methods._base import Support
+from ramen.methods._answers import Support
 
 
 @pytest.fixture(scope="module")

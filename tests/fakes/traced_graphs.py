@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import ramen
 from ramen import testing
 from ramen.kernels.cuda_graphs import Function, Recorder
-from ramen.memory.memory import Memory
+from ramen.memory.retrieval import Memory
 from ramen.methods.ramen import Ramen
 
 
@@ -40,7 +40,7 @@ class TracingRecorder(Recorder):
         return True
 
     def graph(self, function: Function, tensors: tuple[Tensor, ...]) -> TracedGraph:
-        places = [*self.memory._pool._tensors.values(), *self.memory._index.values()]
+        places = [*self.memory._table._tensors.values(), *self.memory._index.values()]
         before = [tensor.clone() for tensor in places]
         graph = TracedGraph(function, tensors)
         for tensor, content in zip(places, before, strict=True):

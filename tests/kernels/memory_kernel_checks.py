@@ -11,7 +11,8 @@ import ramen
 from ramen import testing
 from ramen.kernels import rows as row_kernels
 from ramen.memory import codecs, fetch_ahead, row_sums, row_table
-from ramen.memory.memory import Memory
+from ramen.memory.plan import MemoryPlan
+from ramen.memory.retrieval import Memory
 from ramen.memory.row_sums import weighted_sums
 
 # length of a gradient, its blocks: short, exactly whole units, uneven and padded, several programs wide
@@ -142,7 +143,7 @@ def random_batches(count: int, seed: int = 0) -> Iterator[list[Tensor]]:
 
 
 def memory_of(name: str) -> Memory:
-    return Memory(4, 5, 8, 300, codec=name, blocks=[70, 130, 100])
+    return Memory(MemoryPlan(4, 5, 8, 300, codec=name, blocks=[70, 130, 100]))
 
 
 def check_memory(name: str) -> None:
@@ -200,7 +201,7 @@ def check_fetch_ahead(name: str, whole: bool) -> None:
             queries, keep = batch[1][:4], torch.arange(9) % 4 != number % 4
             for each in memories:
                 each.admit(9)
-            room = len(memory._pool["gradients"]) * width * itemsize
+            room = len(memory._table["gradients"]) * width * itemsize
             patch.setattr(fetch_ahead, "_MOST_BYTES", 2 * room if whole else room // 2)
             guessed = set(memory.select(queries, 3).rows.flatten().tolist())
             fetch = memory.fetch_ahead(3)
@@ -226,7 +227,7 @@ def check_fetch_ahead(name: str, whole: bool) -> None:
 def check_overwritten_and_missing_rows() -> None:
     """Queries find one entry that replaced the one guessed, and one that was not there to be guessed."""
     with as_if_split():
-        memory = Memory(2, 1, 2, 3, codec="fp32")
+        memory = Memory(MemoryPlan(2, 1, 2, 3, codec="fp32"))
         memory.fixed_shapes = True
         north = torch.tensor([[0.0, 1.0]])
         numbers = torch.tensor([1.0, 2.0, 4.0])

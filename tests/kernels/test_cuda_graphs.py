@@ -431,7 +431,7 @@ def test_ramen_answers_alike_with_and_without_graphs(dtype: str, parameters: dic
     answers, supports = [], []
     for choice in ("auto", False):
         clf = testing.small_classifier(dtype=dtype, device="cuda")
-        clf.compile = choice  # the same passes, with and without graphs
+        clf.fused = choice  # the same passes, with and without graphs
         method = ramen.create("ramen", clf, capacity=8, topk=2, **parameters)
         images = stream(30 * batch if batch > 1 else 150).cuda()
         outs = [method.predict(part, return_support=True) for part in images.split(batch)]

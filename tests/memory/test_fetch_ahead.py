@@ -12,7 +12,8 @@ from ramen import testing
 from ramen.kernels.cuda_graphs import Recorded, Recorder
 from ramen.memory import codecs, fetch_ahead
 from ramen.memory.fetch_ahead import SideStream
-from ramen.memory.memory import Memory
+from ramen.memory.plan import MemoryPlan
+from ramen.memory.retrieval import Memory
 from ramen.methods._steps import sample_gradients
 from tests.fakes.traced_graphs import traced_ramen
 from tests.helpers.waiting import no_waiting
@@ -55,7 +56,7 @@ def test_the_block_is_around_the_backward_pass(fails: bool, monkeypatch: pytest.
 
 def test_only_gradients_in_host_memory_that_a_gpu_reads_come_ahead() -> None:
     def memory(fixed_shapes: bool = True, **options: object) -> Memory:
-        memory = Memory(4, 5, 8, 300, **options)
+        memory = Memory(MemoryPlan(4, 5, 8, 300, **options))
         memory.fixed_shapes = fixed_shapes
         return memory
 
@@ -103,7 +104,7 @@ def test_a_side_stream_waits_and_is_waited_for() -> None:
 
 def split_memory(name: str) -> Memory:
     options = {"codec": name, "blocks": [70, 130, 100], "device": "cuda", "gradient_device": "cpu"}
-    return Memory(4, 5, 8, 300, **options)
+    return Memory(MemoryPlan(4, 5, 8, 300, **options))
 
 
 class Step:
@@ -188,7 +189,7 @@ def test_ramen_answers_the_same(parameters: dict, choice: str | bool) -> None:
     answers = []
     for fetches_ahead in (True, False):
         classifier = testing.small_classifier(device="cuda")
-        classifier.compile = choice
+        classifier.fused = choice
         settings = {"capacity": 5, "topk": 2, "codec": "sign", "placement": "split"} | parameters
         method = ramen.create("ramen", classifier, **settings)
         method.memory.fetches_ahead = fetches_ahead

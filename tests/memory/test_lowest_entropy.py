@@ -6,15 +6,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ramen.memory.lowest_entropy import Arrivals, ConfidentMemory
+from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
 from ramen.memory.row_table import Column
 
 CPU = torch.device("cpu")
 
 
-def memory(classes: int, capacity: int, width: int = 3) -> ConfidentMemory:
+def memory(classes: int, capacity: int, width: int = 3) -> LowestEntropyMemory:
     columns = {"embeddings": Column(torch.float64, CPU, width), "numbers": Column(torch.int64, CPU)}
-    return ConfidentMemory(classes, capacity, columns)
+    return LowestEntropyMemory(classes, capacity, columns)
 
 
 def sorted_list(entries: list[tuple[float, int]], entropy: float, number: int, capacity: int) -> None:
@@ -34,7 +34,7 @@ def slots(entries: list[tuple[float, int]], entropy: float, number: int, capacit
         entries[max(range(capacity), key=lambda slot: entries[slot])] = (entropy, number)
 
 
-def found(memory: ConfidentMemory, batch: Arrivals, first: int) -> list[list[set[int]]]:
+def found(memory: LowestEntropyMemory, batch: Arrivals, first: int) -> list[list[set[int]]]:
     """For each image and class, the numbers of the entries that it sees."""
     recall = memory.recall(batch, beta=0.0)  # every weight is 0 or 1
     assert set(recall.stored_weights.unique().tolist()) <= {0, 1}
@@ -90,7 +90,7 @@ def arrivals(rows: list[tuple[int, float]], keep: list[bool] | None = None) -> A
     return Arrivals(torch.tensor(labels), torch.tensor(entropies, dtype=torch.float64), embeddings, kept)
 
 
-def content(held: ConfidentMemory, label: int) -> list[tuple[float, int]]:
+def content(held: LowestEntropyMemory, label: int) -> list[tuple[float, int]]:
     entries = zip(held["entropies"][label].tolist(), held["numbers"][label].tolist(), strict=True)
     return list(entries)[: int(held.filled[label].sum())]
 

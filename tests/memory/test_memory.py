@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ramen.kernels import nearest
-from ramen.memory import memory as memory_module
 from ramen.memory import plan as memory_plan
+from ramen.memory import storage as memory_module
 from ramen.memory.codecs import CODECS, Codec
-from ramen.memory.memory import Memory, Selection, Staged
 from ramen.memory.plan import MemoryPlan
+from ramen.memory.retrieval import Memory, Selection, Staged
 from tests.oracles.naive_memory import Entry, NaiveMemory, aggregate, weight
 
 WIDTH, SIZE, BETA = 4, 3, 2.0
@@ -91,7 +91,7 @@ def test_batch_visibility_equals_the_double_loop(
 ) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
     sizes = shape["queues"], shape["capacity"], WIDTH, SIZE
-    vectorised = Memory(*sizes, codec=codec, blocks=BLOCKS, fifo=fifo)
+    vectorised = Memory(MemoryPlan(*sizes, codec=codec, blocks=BLOCKS, fifo=fifo))
     naive = NaiveMemory(shape["queues"], shape["capacity"], fifo)
     vectorised.seen = start
     vectorised.fixed_shapes = fixed_shapes
@@ -114,7 +114,9 @@ def test_batch_visibility_equals_the_double_loop(
 @given(shapes, st.integers(1, 7), st.sampled_from(CODECS), st.booleans())
 def test_causal_visibility_equals_one_by_one(shape: dict, topk: int, codec: str, fixed_shapes: bool) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
-    vectorised = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE, codec=codec, blocks=BLOCKS)
+    vectorised = Memory(
+        MemoryPlan(shape["queues"], shape["capacity"], WIDTH, SIZE, codec=codec, blocks=BLOCKS)
+    )
     vectorised.fixed_shapes = fixed_shapes
     naive = NaiveMemory(shape["queues"], shape["capacity"])
     for size in shape["batches"]:
@@ -135,7 +137,7 @@ def test_causal_visibility_equals_one_by_one(shape: dict, topk: int, codec: str,
 @given(shapes, st.integers(1, 7))
 def test_random_selection_draws_visible_entries_without_replacement(shape: dict, topk: int) -> None:
     generator = torch.Generator().manual_seed(shape["seed"])
-    memory = Memory(shape["queues"], shape["capacity"], WIDTH, SIZE)
+    memory = Memory(MemoryPlan(shape["queues"], shape["capacity"], WIDTH, SIZE))
     for size in shape["batches"]:
         batch = random_batch(generator, size, shape["queues"])
         memory.insert(memory.stage(**batch))
@@ -152,7 +154,7 @@ def test_random_selection_draws_visible_entries_without_replacement(shape: dict,
 
 
 def test_random_selection_is_uniform() -> None:
-    memory = Memory(1, 10, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(1, 10, WIDTH, SIZE))
     batch = random_batch(torch.Generator().manual_seed(0), 10, 1)
     memory.insert(memory.stage(**{**batch, "keep": torch.ones(10, dtype=torch.bool)}))
     queries = batch["embeddings"][:1].expand(4000, -1)
@@ -163,7 +165,7 @@ def test_random_selection_is_uniform() -> None:
 
 def test_hand_worked_ring() -> None:
     """Capacity 2; the batch a a b a, then b a: a keeps its last two, b its two."""
-    memory = Memory(2, 2, 1, 1, codec="fp32")
+    memory = Memory(MemoryPlan(2, 2, 1, 1, codec="fp32"))
 
     def insert(*queues: int) -> None:
         n = len(queues)
@@ -184,7 +186,7 @@ def test_hand_worked_ring() -> None:
 
 
 def test_the_published_order_freezes_full_queues() -> None:
-    memory = Memory(1, 3, WIDTH, SIZE, fifo="float16")
+    memory = Memory(MemoryPlan(1, 3, WIDTH, SIZE, fifo="float16"))
     memory.seen = 65_518
     batch = random_batch(torch.Generator().manual_seed(0), 8, 1)
     memory.insert(memory.stage(**{**batch, "keep": torch.ones(8, dtype=torch.bool)}))
@@ -199,7 +201,7 @@ def test_the_published_order_freezes_full_queues() -> None:
 @pytest.mark.parametrize("field", ["embeddings", "gradients", "entropies"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_non_finite_rows_never_enter(field: str, value: float) -> None:
-    memory = Memory(2, 4, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(2, 4, WIDTH, SIZE))
     batch = random_batch(torch.Generator().manual_seed(0), 6, 2)
     batch["keep"][:] = True
     batch[field] = batch[field].clone()
@@ -214,7 +216,7 @@ def test_non_finite_rows_never_enter(field: str, value: float) -> None:
 
 
 def test_an_empty_memory_gives_no_support() -> None:
-    memory = Memory(3, 2, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(3, 2, WIDTH, SIZE))
     selection = memory.select(torch.ones(2, WIDTH), 2)
     assert not selection.valid.any()
     assert torch.equal(memory.aggregate(selection, alphas(selection)), torch.zeros(2, SIZE))
@@ -222,7 +224,7 @@ def test_an_empty_memory_gives_no_support() -> None:
 
 def test_huge_and_tiny_gradients_survive_fp16() -> None:
     """Entries of very different size keep their signs and sizes: each has its own scale."""
-    memory = Memory(2, 1, 1, 2, codec="fp16")
+    memory = Memory(MemoryPlan(2, 1, 1, 2, codec="fp16"))
     gradients = torch.tensor([[3e6, -1e6], [2e-9, -1e-9]])
     memory.insert(memory.stage(torch.tensor([0, 1]), torch.ones(2, 1), gradients, torch.zeros(2)))
     selection = memory.select(torch.ones(1, 1), 1)
@@ -233,7 +235,7 @@ def test_huge_and_tiny_gradients_survive_fp16() -> None:
 def test_fp16_is_close_to_fp32() -> None:
     results = []
     for codec in ("fp32", "fp16"):
-        memory = Memory(3, 8, WIDTH, SIZE, codec=codec)
+        memory = Memory(MemoryPlan(3, 8, WIDTH, SIZE, codec=codec))
         batch = random_batch(torch.Generator().manual_seed(4), 20, 3)
         memory.insert(memory.stage(**batch))
         selection = memory.select(batch["embeddings"], 8)
@@ -242,7 +244,7 @@ def test_fp16_is_close_to_fp32() -> None:
 
 
 def test_distances_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory(3, 8, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(3, 8, WIDTH, SIZE))
     batch = random_batch(torch.Generator().manual_seed(4), 20, 3)
     memory.insert(memory.stage(**batch))
     at_once = memory.select(batch["embeddings"], 4)
@@ -260,7 +262,7 @@ def fill(memory: Memory, images: int, queues: int, batch: int = 50, seed: int = 
 
 
 def test_allocation_grows_with_use_up_to_the_capacity() -> None:
-    memory = Memory(1000, 75, 32, 500)
+    memory = Memory(MemoryPlan(1000, 75, 32, 500))
     full = sum(memory.max_bytes().values())
     index_only = memory.allocated_bytes()
     assert index_only < 0.02 * full
@@ -286,7 +288,7 @@ def test_allocation_grows_with_use_up_to_the_capacity() -> None:
 
 
 def test_one_popular_class_takes_only_its_own_room() -> None:
-    memory = Memory(1000, 75, 32, 500)
+    memory = Memory(MemoryPlan(1000, 75, 32, 500))
     for _ in range(20):
         memory.insert(
             memory.stage(torch.full((50,), 3), torch.ones(50, 32), torch.ones(50, 500), torch.ones(50))
@@ -296,7 +298,7 @@ def test_one_popular_class_takes_only_its_own_room() -> None:
 
 
 def test_the_papers_figure_for_cifar_100_c() -> None:
-    memory = Memory(100, 750, 512, 39_936, codec="fp16")
+    memory = Memory(MemoryPlan(100, 750, 512, 39_936, codec="fp16"))
     published = 100 * 750 * (512 + 39_936) * 2
     assert published == pytest.approx(5785 * 2**20, rel=1e-3)
     assert sum(memory.max_bytes().values()) == pytest.approx(published, rel=1e-3)
@@ -318,7 +320,7 @@ def test_one_bit_for_cifar_100_c() -> None:
 @pytest.mark.parametrize("fifo", ["exact", "float16"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_full_memory_takes_what_was_said(codec: str, fifo: str) -> None:
-    memory = Memory(3, 5, WIDTH, 100, codec=codec, blocks=[60, 40], fifo=fifo)
+    memory = Memory(MemoryPlan(3, 5, WIDTH, 100, codec=codec, blocks=[60, 40], fifo=fifo))
     planned = memory.max_bytes()
     for _ in range(3):
         queues = torch.arange(30) % 3
@@ -381,22 +383,22 @@ def test_auto_looks_at_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_memory_that_cannot_fit_is_refused() -> None:
     message = r"10 queues of capacity=1000000 can grow to .* GiB on cpu, where .* are free: lower capacity"
     with pytest.raises(MemoryError, match=message):
-        Memory(10, 10**6, 512, 10**6)
+        Memory(MemoryPlan(10, 10**6, 512, 10**6))
 
 
 def test_the_check_counts_all_of_it_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = sum(Memory(3, 5, WIDTH, SIZE).max_bytes().values())
+    needed = sum(Memory(MemoryPlan(3, 5, WIDTH, SIZE)).max_bytes().values())
     monkeypatch.setattr(memory_module, "free_bytes", lambda device: needed)
-    Memory(3, 5, WIDTH, SIZE)
+    Memory(MemoryPlan(3, 5, WIDTH, SIZE))
     monkeypatch.setattr(memory_module, "free_bytes", lambda device: needed - 1)
     with pytest.raises(MemoryError, match="3 queues of capacity=5"):
-        Memory(3, 5, WIDTH, SIZE)
+        Memory(MemoryPlan(3, 5, WIDTH, SIZE))
     monkeypatch.setattr(memory_module, "free_bytes", lambda device: None)
-    Memory(3, 5, WIDTH, SIZE)
+    Memory(MemoryPlan(3, 5, WIDTH, SIZE))
 
 
 def test_growing_goes_through_host_memory_when_both_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory(2, 64, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(2, 64, WIDTH, SIZE))
     fill(memory, 50, 2)
     before = memory.select(torch.ones(1, WIDTH), 64)
     empty, failures = torch.empty, []
@@ -408,14 +410,14 @@ def test_growing_goes_through_host_memory_when_both_do_not_fit(monkeypatch: pyte
         return empty(*args, **kwargs)
 
     monkeypatch.setattr(torch, "empty", scarce)
-    memory._pool.reserve(129)
+    memory._table.reserve(129)
     assert failures
     after = memory.select(torch.ones(1, WIDTH), 64)
     assert all(torch.equal(getattr(before, f), getattr(after, f)) for f in vars(before))
 
 
 def test_growing_that_fails_halfway_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, other = Memory(2, 64, WIDTH, SIZE), Memory(2, 64, WIDTH, SIZE)
+    memory, other = Memory(MemoryPlan(2, 64, WIDTH, SIZE)), Memory(MemoryPlan(2, 64, WIDTH, SIZE))
     fill(memory, 50, 2)
     fill(other, 50, 2)
     empty, calls = torch.empty, []
@@ -439,10 +441,10 @@ def test_growing_that_fails_halfway_is_made_up_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_generation_is_as_long_as_the_tensors_stay() -> None:
-    memory = Memory(2, 200, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(2, 200, WIDTH, SIZE))
 
     def tensors() -> list[int]:
-        held = [*memory._pool._tensors.values(), *memory._index.values()]
+        held = [*memory._table._tensors.values(), *memory._index.values()]
         return [tensor.data_ptr() for tensor in held]
 
     seen = {}
@@ -460,14 +462,14 @@ def test_a_generation_is_as_long_as_the_tensors_stay() -> None:
 
 def test_with_fixed_shapes_a_pool_has_few_sizes() -> None:
     """Each costs a recording."""
-    memory = Memory(1000, 75, 32, 10)
+    memory = Memory(MemoryPlan(1000, 75, 32, 10))
     memory.fixed_shapes = True
     sizes = []
     for start in range(0, 90_000, 500):
         one = torch.ones(500, 1)
         queues = torch.arange(start, start + 500) % 1000
         memory.insert(memory.stage(queues, one.expand(-1, 32), one.expand(-1, 10), one[:, 0]))
-        sizes.append(memory._pool.allocated)
+        sizes.append(memory._table.allocated)
     assert sorted(set(sizes)) == [4688, 9376, 18752, 37504, 75008]
 
 
@@ -476,7 +478,7 @@ def test_with_fixed_shapes_a_pool_has_few_sizes() -> None:
 
 @pytest.mark.parametrize(("fifo", "codec"), [("float16", "fp16"), *(("exact", codec) for codec in CODECS)])
 def test_state_round_trip(fifo: str, codec: str) -> None:
-    memory, restored = (Memory(5, 9, WIDTH, SIZE, fifo=fifo, codec=codec) for _ in range(2))
+    memory, restored = (Memory(MemoryPlan(5, 9, WIDTH, SIZE, fifo=fifo, codec=codec)) for _ in range(2))
     fill(memory, 100, 5)
     restored.restore(memory.state())
     for other in (memory, restored):
@@ -487,7 +489,7 @@ def test_state_round_trip(fifo: str, codec: str) -> None:
 
 
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
-    memory, other = Memory(5, 9, WIDTH, SIZE), Memory(5, 8, WIDTH, SIZE)
+    memory, other = Memory(MemoryPlan(5, 9, WIDTH, SIZE)), Memory(MemoryPlan(5, 8, WIDTH, SIZE))
     fill(memory, 50, 5)
     fill(other, 50, 5)
     before = memory.state()
@@ -525,7 +527,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
 
 
 def test_packed_states_of_another_form_are_refused() -> None:
-    memory = Memory(5, 9, WIDTH, SIZE, codec="sign")
+    memory = Memory(MemoryPlan(5, 9, WIDTH, SIZE, codec="sign"))
     fill(memory, 50, 5)
     before = memory.state()
     changes = {
@@ -544,7 +546,7 @@ def test_packed_states_of_another_form_are_refused() -> None:
 
 
 def test_gradients_that_fp32_cannot_hold_never_enter() -> None:
-    memory = Memory(2, 4, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(2, 4, WIDTH, SIZE))
     batch = random_batch(torch.Generator().manual_seed(0), 3, 2)
     gradients = batch["gradients"].double()
     gradients[1, 0] = 1e300
@@ -553,7 +555,7 @@ def test_gradients_that_fp32_cannot_hold_never_enter() -> None:
 
 
 def test_staging_does_not_alias_its_input() -> None:
-    memory = Memory(2, 4, WIDTH, SIZE, codec="fp32")
+    memory = Memory(MemoryPlan(2, 4, WIDTH, SIZE, codec="fp32"))
     batch = random_batch(torch.Generator().manual_seed(0), 3, 2)
     batch["keep"][:] = True
     memory.insert(memory.stage(**batch))
@@ -564,7 +566,7 @@ def test_staging_does_not_alias_its_input() -> None:
 
 
 def test_staged_is_in_stored_form() -> None:
-    memory = Memory(2, 4, WIDTH, SIZE)
+    memory = Memory(MemoryPlan(2, 4, WIDTH, SIZE))
     staged = memory.stage(**random_batch(torch.Generator().manual_seed(0), 3, 2))
     assert isinstance(staged, Staged)
     assert staged.gradients.dtype == staged.embeddings.dtype == torch.float16

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramen.memory.timely_balanced import Cstu
+from ramen.memory.timely_balanced import TimelyBalanced
 
 LN2 = math.log(2)
 
@@ -36,7 +36,7 @@ BY_HAND = [
 
 
 def test_by_hand() -> None:
-    memory = Cstu(4, 2)
+    memory = TimelyBalanced(4, 2)
     for step, (label, share, slot, labels, ages) in enumerate(BY_HAND):
         got = memory.insert(label, share * LN2)
         assert (got, memory.labels, memory.ages) == (slot, labels, ages), f"step {step}"
@@ -58,14 +58,14 @@ MORE_CLASSES_THAN_SLOTS = [
 
 
 def test_more_classes_than_slots() -> None:
-    memory = Cstu(3, 5)
+    memory = TimelyBalanced(3, 5)
     for step, (label, share, slot, labels) in enumerate(MORE_CLASSES_THAN_SLOTS):
         assert (memory.insert(label, share * math.log(5)), memory.labels) == (slot, labels), f"step {step}"
 
 
 def test_a_full_memory_takes_from_the_largest_classes_alone() -> None:
     # quota 4/3: two items of a class at most. Class 0 has two items, class 1 one very unsure item.
-    memory = Cstu(4, 3)
+    memory = TimelyBalanced(4, 3)
     for label, share in [(0, 0.1), (0, 0.2), (1, 0.9), (2, 0.8)]:
         memory.insert(label, share * math.log(3))
     # class 2 is below its quota; class 0 is largest: 0.679 + 0.2 > 0.731 + 0.1, and > 0.5 + 0.3
@@ -74,7 +74,7 @@ def test_a_full_memory_takes_from_the_largest_classes_alone() -> None:
 
 
 def test_a_fractional_quota_lets_one_more_in() -> None:
-    memory = Cstu(64, 10)  # 6.4
+    memory = TimelyBalanced(64, 10)  # 6.4
     for _ in range(20):
         memory.insert(3, 1.0)
     assert memory.labels == [3] * 7
@@ -82,7 +82,7 @@ def test_a_fractional_quota_lets_one_more_in() -> None:
 
 def test_equal_scores() -> None:
     """The last one in the order of classes and, within a class, of arrival gives way."""
-    memory = Cstu(4, 3, timeliness=0.0)
+    memory = TimelyBalanced(4, 3, timeliness=0.0)
     for label in (1, 0, 1, 0):
         memory.insert(label, 0.5)
     assert memory.insert(2, 0.5) is None  # an equal score does not give way
@@ -136,7 +136,7 @@ class PaperLists:
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.3, 0.31, 0.7, 1.0])), max_size=120),
 )
 def test_equals_the_papers_lists(capacity: int, classes: int, arrivals: list[tuple[int, float]]) -> None:
-    memory, lists = Cstu(capacity, classes), PaperLists(capacity, classes)
+    memory, lists = TimelyBalanced(capacity, classes), PaperLists(capacity, classes)
     for label, entropy in arrivals:
         assert memory.insert(label % classes, entropy) == lists.insert(label % classes, entropy)
         items = sorted(
@@ -149,7 +149,7 @@ def test_equals_the_papers_lists(capacity: int, classes: int, arrivals: list[tup
 
 
 def test_very_old_items_tie_at_the_largest_age_score() -> None:
-    memory, lists = Cstu(1, 2), PaperLists(1, 2)
+    memory, lists = TimelyBalanced(1, 2), PaperLists(1, 2)
     for _ in range(50):
         assert memory.insert(0, 0.9) == lists.insert(0, 0.9)
     memory.ages = [10**6]
@@ -157,15 +157,15 @@ def test_very_old_items_tie_at_the_largest_age_score() -> None:
 
 
 def test_a_single_class() -> None:
-    memory = Cstu(2, 1)
+    memory = TimelyBalanced(2, 1)
     assert [memory.insert(0, 0.0) for _ in range(3)] == [0, 1, 0]
 
 
 def test_continues_from_a_state() -> None:
-    memory = Cstu(4, 2)
+    memory = TimelyBalanced(4, 2)
     for label, share, *_ in BY_HAND[:4]:
         memory.insert(label, share * LN2)
-    resumed = Cstu(4, 2).restored(memory.state(), 2)
+    resumed = TimelyBalanced(4, 2).restored(memory.state(), 2)
     for label, share, slot, labels, ages in BY_HAND[4:]:
         assert (resumed.insert(label, share * LN2), resumed.labels, resumed.ages) == (slot, labels, ages)
     assert memory.labels == BY_HAND[3][3]
@@ -182,7 +182,7 @@ def test_continues_from_a_state() -> None:
     ],
 )
 def test_damaged_states(change: dict, message: str) -> None:
-    memory = Cstu(4, 2)
+    memory = TimelyBalanced(4, 2)
     for label, share, *_ in BY_HAND[:4]:
         memory.insert(label, share * LN2)
     with pytest.raises(ValueError, match=message):

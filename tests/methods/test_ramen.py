@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import testing
-from ramen.memory.memory import Memory
+from ramen.memory.retrieval import Memory
 
 CLASSES, SCALE = 5, 30.0
 

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.memory.memory import Memory
-from ramen.methods._losses import entropy
+from ramen.memory.plan import MemoryPlan
+from ramen.memory.retrieval import Memory
+from ramen.methods._steps import entropy
 
 WIDTH, IMAGES, LR = 12, 40, 0.1
 
@@ -35,7 +36,7 @@ def test_feature_importance_after_one_step(seed: int) -> None:
     gradients = encoder.gradient(entropies.sum(), affine)
 
     # one step of gradient descent on the mean entropy of the support set: all images, weight 1/n each
-    memory = Memory(1, IMAGES, WIDTH, len(encoder.base), codec="fp32")
+    memory = Memory(MemoryPlan(1, IMAGES, WIDTH, len(encoder.base), codec="fp32"))
     keys = torch.randn(IMAGES, WIDTH, generator=generator)
     queue = torch.zeros(IMAGES, dtype=torch.int64)
     memory.insert(memory.stage(queue, keys, gradients, entropies.detach()))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ramen.methods._losses import contrastive_loss, entropy, mean_entropy
+from ramen.methods._contrastive import contrastive_loss
+from ramen.methods._steps import entropy, mean_entropy
 from ramen.utils import byte_sizes, checks, devices
 from ramen.utils.pair_scores import pair_scores
 

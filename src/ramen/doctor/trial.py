@@ -86,7 +86,7 @@ def model_check(name: str) -> Iterator[Finding]:
         f"{len(layers)} norm layers with {len(encoder.base):,} parameters are adapted: {groups}; "
         f"{size} pixels",
     )
-    yield Finding("path", "ok", encoder.path)
+    yield Finding("path", "ok", "fused" if encoder.fused else f"plain: {encoder.plain_reason}")
     for warning in caught:
         if "norm layer" in str(warning.message):
             yield Finding(name, "warning", str(warning.message))

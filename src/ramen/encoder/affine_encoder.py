@@ -2,9 +2,9 @@
 
 The weights and biases of all norm layers of an encoder form one vector of ``G`` numbers, layer after layer
 in module order, weight before bias. ``AffineEncoder`` calls the encoder with the pretrained vector, with
-another one shared by all images, or with a row of its own for every image. Methods then are arithmetic on
-vectors, "reset" is "use the base vector again", and nothing is ever mutated. Likewise BatchNorm layers take
-their running statistics, or what a call hands in (``ramen.encoder.batchnorm_statistics``).
+another one shared by all images, or with one row per image. Methods then are arithmetic on vectors, "reset"
+is "use the base vector again", and nothing is ever mutated. Likewise BatchNorm layers use their running
+statistics, or those that a call passes in (``ramen.encoder.batchnorm_statistics``).
 """
 
 import warnings
@@ -20,7 +20,6 @@ from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.probe import pooled, probe, relative_error
 from ramen.encoder.vision_transformer import NotCoveredError, Transformer, TransformerPasses
 from ramen.kernels.norm import Place
-from ramen.utils import checks
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
 
@@ -29,7 +28,7 @@ _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNor
 
 @dataclass(frozen=True)
 class AffineSlice:
-    """Where one parameter of one norm layer lies in the flat vector."""
+    """Where one parameter of one norm layer is in the flat vector."""
 
     layer: str
     kind: str  # "weight" or "bias"
@@ -46,26 +45,28 @@ class AffineSlice:
 class AffineEncoder:
     """Wrap ``module``, any image encoder with norm layers, as a function of images and a flat vector.
 
-    The module stays its owner's: this works on a private structure in eval mode, with its own buffers and
-    norm parameters. The other weights are shared, not copied, unless ``device`` or ``dtype`` differ, and get
-    no gradient; wrap the module again after training it. One encoder serves one thread at a time.
+    The module is not changed: the encoder works on a private copy of its structure in eval mode, with its own
+    buffers and norm parameters. The other weights are shared, not copied, unless ``device`` or ``dtype``
+    differ, and get no gradient; wrap the module again after training it. One encoder serves one thread at a
+    time.
 
     Args:
         module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that.
-        example: Images to find out with, at construction, where each layer's input holds the images.
-            Without it the module's own ``image_size`` decides, or the first call's images.
+        example: Images that show, at construction, along which axis each layer's input holds the images.
+            Without it the module's own ``image_size`` is used, or the images of the first call.
         device: Where to compute; the module's own device if not given.
-        dtype: Type of all weights but the norm layers'; the module's own if not given.
-        fast: Whether a tower that ``ramen.encoder.vision_transformer`` covers is computed by its passes,
-            which agree with the module's own to rounding.
+        dtype: Type of all weights except those of norm layers; the module's own if not given.
+        fused: Whether to use the fused passes (``ramen.encoder.vision_transformer``), which agree with the
+            module's own forward pass and autograd to rounding: ``"auto"`` if they cover the module, True
+            insists on them, False uses the module itself.
 
     Attributes:
         base: The pretrained flat vector ``(G,)``, fp32 (fp64 for a double encoder).
-        layout: One ``AffineSlice`` for each norm parameter.
+        layout: One ``AffineSlice`` per norm parameter.
         base_statistics: The running statistics of all adapted BatchNorm layers in module order, means in the
-            first row and variances in the second, ``(2, channels)``; no channels where there is no BatchNorm.
+            first row and variances in the second, ``(2, channels)``; no channels if there is no BatchNorm.
         image_size: Height and width that the module states it takes, or None.
-        path: How it computes: "transformer", or "plain" and why.
+        plain_reason: Why the passes are not fused; empty if they are.
 
     >>> from torch import nn
     >>> encoder = AffineEncoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4)))
@@ -83,7 +84,7 @@ class AffineEncoder:
         example: Tensor | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
-        fast: bool = True,
+        fused: bool | str = "auto",
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
@@ -101,32 +102,44 @@ class AffineEncoder:
         if shape is not None and (blind := self._probe(shape)):
             self._build(module, blind)
             self._probe(shape)
-        self._write_out(checks.flag("fast", fast), shape)
+        self._fuse(check_fused(fused), shape)
 
     # -- the function -------------------------------------------------------------------------------
 
     def __call__(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+        self,
+        images: Tensor,
+        affine: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+        normalize: bool = True,
     ) -> Tensor:
         """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder).
 
         Args:
-            images: ``(B, 3, H, W)``, or what ``taken_up`` made of them.
+            images: ``(B, 3, H, W)``, or the result of ``prepare``.
             affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
             statistics: What BatchNorm layers normalise with; their running statistics if not given.
+            normalize: If False, return the module's own output, in its own type and length.
         """
-        if self.dtype == torch.float16 and affine is not None and affine.requires_grad:
-            # an image's gradient has a size of its own only as long as the images do not meet
+        self._check_images(images)
+        if statistics is not None:
+            statistics.check(len(images), self.base_statistics)
+        affine = self._check_affine(affine, len(images))
+        if not normalize:
+            return self._features(images, affine, statistics)
+        if self.dtype == torch.float16 and affine.requires_grad:
+            # A gradient has one size per image only as long as no layer mixes the images of a batch.
             scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
-            features = self.features(images, scaling.leave(affine), statistics=statistics).float()
+            features = self._features(images, scaling.leave(affine), statistics).float()
             return F.normalize(scaling.enter(features), dim=-1)
-        features = self.features(images, affine, statistics=statistics)
+        features = self._features(images, affine, statistics)
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
-    def taken_up(self, images: Tensor) -> Tensor:
-        """As much of the function as does not depend on norm parameters, for calls that share their images.
+    def prepare(self, images: Tensor) -> Tensor:
+        """The part of a call that does not depend on norm parameters, for calls that share their images.
 
-        Written-out passes start from embedded patches ``(B, T, D)``; elsewhere it is the images, in the
+        Fused passes start from embedded patches ``(B, T, D)``; otherwise these are the images, in the
         encoder's type.
         """
         self._check_images(images)
@@ -134,18 +147,9 @@ class AffineEncoder:
         return images if self._transformer is None else self._transformer.tokens(images)
 
     @property
-    def is_fast(self) -> bool:
-        """Whether it computes by written-out passes."""
+    def fused(self) -> bool:
+        """Whether it computes by fused passes."""
         return self._transformer is not None
-
-    def features(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
-    ) -> Tensor:
-        """The module's own output ``(B, d)``, before it is brought to unit length."""
-        self._check_images(images)
-        if statistics is not None:
-            statistics.check(len(images), self.base_statistics)
-        return self._forward(images, self._check_affine(affine, len(images)), statistics)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
@@ -182,7 +186,7 @@ class AffineEncoder:
         self._flatten(found)
 
     def _flatten(self, found: dict[str, nn.Module]) -> None:
-        """Lay the norm parameters out in one vector; a parameter that two layers share has one place."""
+        """Put the norm parameters into one vector; a parameter that two layers share appears once."""
         dtype = torch.promote_types(self.dtype, torch.float32)
         layout: list[AffineSlice] = []
         values: list[Tensor] = []
@@ -208,39 +212,41 @@ class AffineEncoder:
         self.base_statistics = torch.cat([self.base.new_empty(2, 0), *(r.to(self.base) for r in running)], 1)
 
     def _probe(self, image_shape: tuple[int, ...]) -> frozenset[str]:
-        """Look where the images are; returns the norm layers that see none, if there are any."""
+        """Find the axis that holds the images; returns the norm layers that see none, if there are any."""
         assert self._owner is not None
         dtype = _weight_dtype(self._owner)
         tolerance = _tolerance({self.dtype, dtype}, self.device)
-        finding = probe(self._owner, dtype, self._norms, self._forward, self.base, image_shape, tolerance)
+        finding = probe(self._owner, dtype, self._norms, self._features, self.base, image_shape, tolerance)
         if not finding.blind:
             self.embed_dim = finding.embed_dim
             self._owner = None
         return finding.blind
 
+    def _fuse(self, fused: bool | str, image_shape: tuple[int, ...] | None) -> None:
+        """Use fused passes, if they cover the tower and agree with it."""
+        self.plain_reason = self._fuse_if_possible(image_shape) if fused else "fused=False"
+        if fused is True and self.plain_reason:
+            raise ValueError(f"fused=True: this encoder has no fused passes: {self.plain_reason}")
+
     @torch.no_grad()
-    def _write_out(self, fast: bool, image_shape: tuple[int, ...] | None) -> None:
-        """Take the written-out passes of the tower, if it is covered and they agree with it."""
-        self.path = "plain: fast=False"
-        if not fast:
-            return
+    def _fuse_if_possible(self, image_shape: tuple[int, ...] | None) -> str:
+        """Why it is not possible, or nothing."""
         try:
             transformer = Transformer(self._module, self._norms, self._places())
         except NotCoveredError as reason:
-            self.path = f"plain: {reason}"
-            return
+            return str(reason)
         if image_shape is not None:
             generator = torch.Generator().manual_seed(0)
             pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
             tokens = transformer.tokens(pair.to(self.device, self.dtype))
             ours, _ = transformer.forward(tokens, self.base, keep=False)
-            error = relative_error(ours, self._forward(pair, self.base))
+            error = relative_error(ours, self._features(pair, self.base))
             if not error <= _tolerance({self.dtype}, self.device):
-                self.path = f"plain: the written-out passes differ from it by {error:.1%}"
-                warnings.warn(f"{type(self._module).__name__} is computed {self.path}", stacklevel=5)
-                return
+                difference = f"the fused passes differ from it by {error:.1%}"
+                warnings.warn(f"{type(self._module).__name__} is not fused: {difference}", stacklevel=6)
+                return difference
         self._transformer = transformer
-        self.path = "transformer"
+        return ""
 
     def _places(self) -> dict[str, Place]:
         if len(self._wiring) > len(self.layout):
@@ -277,14 +283,18 @@ class AffineEncoder:
             raise ValueError(f"affine must be {expected}, got shape {tuple(affine.shape)}")
         return affine.to(self.base.dtype)
 
-    def _forward(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
-        if self._transformer is not None and statistics is None and not images.requires_grad:
-            images = images.to(self.device, self.dtype)
-            tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
-            if torch.is_grad_enabled() and affine.requires_grad:
-                written_out: Tensor = TransformerPasses.apply(tokens, affine, self._transformer)
-                return written_out
-            return self._transformer.forward(tokens, affine, keep=False)[0]
+    def _features(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """The module's output, by its own forward pass or the fused one."""
+        images = images.to(self.device, self.dtype)
+        if self._transformer is None or statistics is not None or images.requires_grad:
+            return self._plain_features(images, affine, statistics)
+        tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
+        if torch.is_grad_enabled() and affine.requires_grad:
+            features: Tensor = TransformerPasses.apply(tokens, affine, self._transformer)
+            return features
+        return self._transformer.forward(tokens, affine, keep=False)[0]
+
+    def _plain_features(self, images: Tensor, affine: Tensor, statistics: Statistics | None) -> Tensor:
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
         shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
@@ -292,7 +302,7 @@ class AffineEncoder:
                 setattr(norm, kind, shaped[index])
             if statistics is not None:
                 self._hand_out(statistics, len(images))
-            features = pooled(self._module(images.to(self.device, self.dtype)))
+            features = pooled(self._module(images))
             if statistics is not None:
                 statistics.mixed = self._collected()
             return features
@@ -312,6 +322,13 @@ class AffineEncoder:
     def _collected(self) -> Tensor:
         parts = [norm.statistics for norm in self._batch_norms]
         return torch.cat([torch.stack([part.mean, part.var]) for part in parts if part is not None], dim=1)
+
+
+def check_fused(value: object) -> bool | str:
+    """``value``, if it is a choice between fused and plain passes."""
+    if value is not True and value is not False and value != "auto":
+        raise ValueError(f"fused must be True, False or 'auto', got {value!r}")
+    return value
 
 
 def _weight_dtype(module: nn.Module) -> torch.dtype:

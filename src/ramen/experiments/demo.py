@@ -20,7 +20,7 @@ from ramen.data.drawings.domains import DOMAINS, Stream, mixed_stream
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.analysis import scoring
 from ramen.experiments.figures import demo
-from ramen.methods._base import Support
+from ramen.methods._answers import Support
 from ramen.methods._registry import create, get_method
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.tiny_clip.model import load_tiny

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import expect
-
 
 @dataclass(frozen=True)
 class ClassMeans:
@@ -39,22 +37,6 @@ class ClassMeans:
     def images(self) -> Tensor:
         """How many embeddings are in it."""
         return self.counts.sum()
-
-    def state(self, name: str) -> dict[str, Tensor]:
-        """Copies, to be saved."""
-        return {f"{name}_sums": self.sums.clone(), f"{name}_counts": self.counts.clone()}
-
-    def restored(self, state: dict[str, Tensor], name: str) -> "ClassMeans":
-        """One like this that holds what ``state`` gave; ValueError if it cannot be."""
-        sums, counts = state[f"{name}_sums"], state[f"{name}_counts"]
-        expect(f"{name}_sums", sums, self.sums.dtype, tuple(self.sums.shape))
-        expect(f"{name}_counts", counts, self.counts.dtype, tuple(self.counts.shape))
-        if not sums.isfinite().all():
-            raise ValueError(f"{name}_sums in the state must be finite, got numbers that are not")
-        if (counts < 0).any():
-            raise ValueError(f"{name}_counts in the state must not be negative, got {int(counts.min())}")
-        device = self.sums.device
-        return ClassMeans(sums.to(device, copy=True), counts.to(device, copy=True))
 
 
 def membership(labels: Tensor, usable: Tensor, classes: int) -> Tensor:

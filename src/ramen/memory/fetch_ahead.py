@@ -1,9 +1,9 @@
-"""Rows of a table in host memory that come over the bus before it is known which are needed.
+"""Rows of a table in host memory that are fetched before it is known which ones are needed.
 
 What a batch retrieves is known once the batch has entered the memory, which is after its backward pass. Most
 of it can be guessed as soon as its embeddings are known, and the backward pass does not use the bus: what is
-guessed comes meanwhile. What was not guessed, or has been overwritten since, is fetched when it is needed, so
-that a guess decides how long a step takes and nothing else.
+guessed is fetched meanwhile. What was not guessed, or has been overwritten since, is fetched when it is
+needed, so that a guess affects how long a step takes and nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ class SideStream:
     """Work of a GPU beside its current stream; a CPU, with Triton's interpreter, does one after the other."""
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def fork(self) -> AbstractContextManager[object]:
@@ -37,53 +38,53 @@ class SideStream:
 
 
 class FetchAhead:
-    """What the queries of one batch will probably need of a table, fetched while something else is computed.
+    """Rows of a table that a batch's queries will probably need, fetched while something else is computed.
 
-    Rows that do not fit are cut: their first columns come ahead.
+        with FetchAhead(...)(queries):
+            ...  # rows arrive meanwhile, and nobody may overwrite them
+
+    Rows that do not fit are cut: their first columns are fetched.
 
     Args:
         codec: Of the rows.
-        stored: The table, in host memory that the GPU sees.
-        picks: The most rows that a query will need.
-        guess: Which ones, ``(Q, picks)`` or fewer, given the queries.
-        side: Where they are fetched.
+        stored: The table, in host memory that the GPU reads and writes.
+        picks: The most rows that all queries will need.
+        guess: Which ones, given the queries.
+        side: The stream on which they are fetched.
 
     Attributes:
-        table: The fetched rows, in the order of their numbers; behind them those that were fetched later.
+        table: The fetched rows, in the order of their numbers, followed by those that were fetched later.
     """
-
-    table: Tensor
 
     def __init__(
         self, codec: Codec, stored: Tensor, picks: int, guess: Callable[[Tensor], Tensor], side: SideStream
     ) -> None:
-        self._codec = codec
         self._stored = stored
         self._picks = picks
         self._guess = guess
         self._side = side
+        # Everything here belongs to the current stream, and is freed only after the fork has joined it.
+        rows = len(stored)
+        room = min(2 * picks, rows)  # for what is guessed, and as many again that are fetched later
+        columns = next(codec.panels(room, _MOST_BYTES, unpacked=False))
+        self.table = _empty_table(room, columns.stop, stored.dtype, side.device)
+        self._guessed = torch.zeros(rows, dtype=torch.int32, device=side.device)
+        self._fresh = torch.zeros_like(self._guessed)
+        self._place = torch.empty(rows, dtype=torch.int64, device=side.device)
 
     @contextmanager
     def __call__(self, queries: Tensor) -> Iterator[None]:
-        """A block during which rows come, and behind which they are there. Nobody may change them in it."""
-        self._most = len(queries) * self._picks  # guessed, and as many again that are fetched later
-        rows, device = len(self._stored), queries.device
-        room = min(2 * self._most, rows)
-        columns = next(self._codec.panels(room, _MOST_BYTES, unpacked=False))
-        # All that outlives the fork belongs to the current stream, and is given back after it has joined.
-        self.table = _empty_table(room, columns.stop, self._stored.dtype, device)
+        """A block during which rows are fetched, and after which they are there."""
         if self.width == 0:
             yield
             return
-        self._guessed = torch.zeros(rows, dtype=torch.int32, device=device)
-        self._place = torch.empty(rows, dtype=torch.int64, device=device)
         try:
             with self._side.fork():
                 self._start(queries)
             yield
-        finally:  # also where the block fails: a recording has to end in order
+        finally:  # also if the block fails: a recording has to be ended properly
             self._side.join()
-        self._fresh = self._guessed.clone()
+        self._fresh.copy_(self._guessed)
 
     def _start(self, queries: Tensor) -> None:
         from ramen.kernels.rows import copy_rows_sparingly
@@ -94,26 +95,22 @@ class FetchAhead:
 
     @property
     def width(self) -> int:
-        """How many columns of each row come ahead: 0 where the GPU has no room for any."""
+        """How many columns of each row are fetched: 0 if the GPU has no room for any."""
         return self.table.shape[1]
 
     def outdate(self, rows: Tensor) -> None:
-        """These have been overwritten: what came of them is worth nothing."""
-        if self.width == 0:
-            return
+        """These rows have been overwritten: what was fetched of them is worthless."""
         self._fresh.index_fill_(0, rows, 0)
 
     def places(self, rows: Tensor) -> Tensor:
-        """Where ``rows`` lie in ``table``, which has them all from now on, as they are now."""
+        """Where ``rows`` are in ``table``, which holds them all from now on, as they are now."""
         from ramen.kernels.rows import copy_rows
 
-        if rows.numel() > self._most and len(self.table) < len(self._stored):
-            raise ValueError(
-                f"rows must be {self._most} at most, for which there is room, got {rows.numel()}"
-            )
+        if rows.numel() > self._picks and len(self.table) < len(self._stored):
+            raise ValueError(f"rows must be at most {self._picks}, got {rows.numel()}")
         needed = marked(len(self._stored), rows)
         missing = needed & ~self._guessed
-        place = torch.where(missing != 0, self._place[-1] + missing.cumsum(0), self._place)  # behind the last
+        place = torch.where(missing != 0, self._place[-1] + missing.cumsum(0), self._place)  # after the last
         copy_rows(self._stored[:, : self.width], needed & ~self._fresh, place, self.table)
         return place[rows]
 
@@ -121,7 +118,7 @@ class FetchAhead:
 def _empty_table(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     try:
         return torch.empty(rows, columns, dtype=dtype, device=device)
-    except torch.OutOfMemoryError:  # then all rows come when they are needed
+    except torch.OutOfMemoryError:  # then all rows are fetched when they are needed
         return torch.empty(0, 0, dtype=dtype, device=device)
 
 

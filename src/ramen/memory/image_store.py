@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import expect
+from ramen.memory.stream_memory import expect, expect_finite
 
 
 class ImageStore:
@@ -70,8 +70,7 @@ class ImageStore:
         assert isinstance(images, Tensor)
         if count > self.capacity:
             raise ValueError(f"images in the state must be at most {self.capacity}, got {count}")
-        if not images.isfinite().all():
-            raise ValueError("images in the state must be finite, got numbers that are not")
+        expect_finite("images", images)
         store.put(images.to(self.device), {slot: slot for slot in range(count)})
         return store
 

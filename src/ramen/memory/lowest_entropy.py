@@ -7,15 +7,19 @@ a time, follows for a whole batch at once from counting who is ahead of whom: no
 and nothing waits for a GPU.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import Column, expect
+from ramen.memory.row_table import Column
+from ramen.memory.stream_memory import StreamMemory, expect, expect_at_least, expect_finite, expect_names
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import plain_numerics
+
+_ROUNDING = 1e-3  # an entropy near 0 may come out a little below it
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Recall:
     batch_weights: Tensor
 
 
-class ConfidentMemory:
+class LowestEntropyMemory(StreamMemory):
     """``capacity`` slots for each of ``classes`` classes, in order of (entropy, arrival).
 
     Args:
@@ -58,21 +62,30 @@ class ConfidentMemory:
         MemoryError: It would not fit what is free on its device.
     """
 
+    @plain_numerics()
     def __init__(self, classes: int, capacity: int, columns: dict[str, Column]) -> None:
         self.classes = classes
         self.capacity = capacity
         embeddings = columns["embeddings"]
         self.device = embeddings.device
         self.columns = columns | {"entropies": Column(embeddings.dtype, self.device)}
-        free = free_bytes(self.device)
-        if free is not None and self.bytes() > free:
+        needed, free = self.most_bytes(), free_bytes(self.device)
+        if free is not None and needed > free:
             raise MemoryError(
-                f"a memory of {classes} classes of capacity={capacity} takes {readable_bytes(self.bytes())} "
+                f"a memory of {classes} classes of capacity={capacity} takes {readable_bytes(needed)} "
                 f"on {self.device}, where {readable_bytes(free)} are free: lower the capacity"
             )
-        self.clear()
+        self._counts = torch.zeros(classes, dtype=torch.int64, device=self.device)
+        self._tables = {
+            name: torch.zeros(self._shape(column), dtype=column.dtype, device=self.device)
+            for name, column in self.columns.items()
+        }
 
-    def bytes(self) -> int:
+    def recordable_on(self, device: torch.device) -> bool:
+        """Whether a CUDA graph on ``device`` may hold it: its tensors never move, and nothing waits."""
+        return self.device == device
+
+    def most_bytes(self) -> int:
         """What it takes, whatever is in it."""
         counts = self.classes * torch.int64.itemsize
         slots = self.classes * self.capacity
@@ -145,14 +158,10 @@ class ConfidentMemory:
 
     # -- state --------------------------------------------------------------------------------------
 
-    @plain_numerics()
     def clear(self) -> None:
         """Forget everything."""
-        self._counts = torch.zeros(self.classes, dtype=torch.int64, device=self.device)
-        self._tables = {
-            name: torch.zeros(self._shape(column), dtype=column.dtype, device=self.device)
-            for name, column in self.columns.items()
-        }
+        for tensor in (self._counts, *self._tables.values()):
+            tensor.zero_()
 
     def _shape(self, column: Column) -> tuple[int, ...]:
         return (self.classes, self.capacity, *column.row_shape)
@@ -161,16 +170,14 @@ class ConfidentMemory:
         """Copies of all content."""
         return {name: table.clone() for name, table in ({"counts": self._counts} | self._tables).items()}
 
-    def check(self, state: dict[str, Tensor]) -> None:
+    def check(self, state: Mapping[str, Tensor]) -> None:
         """Raise ValueError unless ``state`` could be the content of this memory."""
-        expected = {"counts", *self.columns}
-        if state.keys() != expected:
-            raise ValueError(f"the memory's state must hold {sorted(expected)}, got {sorted(state)}")
+        expect_names("the memory's state", state, {"counts", *self.columns})
         expect("counts", state["counts"], torch.int64, (self.classes,))
         for name, column in self.columns.items():
             expect(name, state[name], column.dtype, self._shape(column))
-            if column.dtype.is_floating_point and not state[name].isfinite().all():
-                raise ValueError(f"{name} in the state must be finite, got numbers that are not")
+            expect_finite(name, state[name])
+        expect_at_least("entropies", state["entropies"], -_ROUNDING)
         counts, entropies = state["counts"].cpu(), state["entropies"].cpu()
         if not ((counts >= 0) & (counts <= self.capacity)).all():
             raise ValueError(f"counts in the state must be between 0 and capacity={self.capacity}")
@@ -180,8 +187,9 @@ class ConfidentMemory:
                 "the memory's state is damaged: its slots are not in the order of their entropies"
             )
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over the content that ``state`` gave; where it does not fit, say why and change nothing."""
         self.check(state)
-        self._counts = state["counts"].to(self.device, copy=True)
-        self._tables = {name: state[name].to(self.device, copy=True) for name in self.columns}
+        self._counts.copy_(state["counts"])
+        for name, table in self._tables.items():
+            table.copy_(state[name])

@@ -30,8 +30,13 @@ class MemoryPlan:
     codec: str = "fp16"
     blocks: Sequence[int] | None = None
     fifo: str = "exact"
-    device: torch.device = _CPU
-    gradient_device: torch.device | None = None
+    device: torch.device = _CPU  # given as text, it is parsed
+    gradient_device: torch.device | None = None  # that of the embeddings if not given
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", torch.device(self.device))
+        if self.gradient_device is not None:
+            object.__setattr__(self, "gradient_device", torch.device(self.gradient_device))
 
     @property
     def slots(self) -> int:

@@ -16,14 +16,6 @@ def arrivals(queues: Tensor, keep: Tensor, number: int) -> Tensor:
     return ((queues == queue[:, None]) & keep).cumsum(1).T  # a GPU is fast along the last dimension alone
 
 
-def exact_slots(queues: Tensor, keep: Tensor, counts: Tensor, capacity: int) -> Tensor:
-    """Ring buffers: the n-th entry of a queue takes place n modulo ``capacity``. Updates ``counts``."""
-    so_far = arrivals(queues, keep, len(counts))
-    sequence = counts[queues] + so_far.gather(1, queues[:, None])[:, 0] - 1
-    counts += so_far[-1]
-    return torch.where(keep, queues * capacity + sequence % capacity, len(counts) * capacity)
-
-
 def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor, ages: Tensor) -> Tensor:
     """The order of the published code. Updates ``counts``, here the entries held, and ``ages``.
 

@@ -7,12 +7,12 @@ before it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import expect
+from ramen.memory.stream_memory import expect
 
 
 class Reservoir:
@@ -55,17 +55,25 @@ class Reservoir:
         self.labels[slot] = label
         return slot
 
+    def emptied(self) -> "Reservoir":
+        """The same reservoir before the first image."""
+        return Reservoir(self.capacity, len(self.seen))
+
+    def most_bytes(self) -> int:
+        """The most that ``state`` takes."""
+        return 8 * (self.capacity + len(self.seen))
+
     def state(self) -> dict[str, Tensor]:
         """Labels and counts."""
         columns = {"labels": self.labels, "seen": self.seen}
         return {n: torch.tensor(v, dtype=torch.int64, device="cpu") for n, v in columns.items()}
 
-    def restored(self, state: dict[str, Tensor], filled: int) -> "Reservoir":
+    def restored(self, state: Mapping[str, Tensor], filled: int) -> "Reservoir":
         """A reservoir like this one that continues from ``state``, with ``filled`` slots."""
         classes = len(self.seen)
         expect("labels", state["labels"], torch.int64, (filled,))
         expect("seen", state["seen"], torch.int64, (classes,))
-        reservoir = Reservoir(self.capacity, classes)
+        reservoir = self.emptied()
         reservoir.labels, reservoir.seen = state["labels"].tolist(), state["seen"].tolist()
         held = Counter(reservoir.labels)
         if any(not 0 <= label < classes for label in held):

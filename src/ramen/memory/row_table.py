@@ -1,5 +1,6 @@
 """A table of rows that grows with use: one tensor a column, each on its own device."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from ramen import kernels
 from ramen.kernels.pinned_memory import shared_zeros
+from ramen.memory.stream_memory import expect, expect_finite
 from ramen.utils.numerics import aligned
 
 
@@ -40,7 +42,7 @@ class Column:
         return max(1, self.width) * self.dtype.itemsize
 
 
-class RowPool:
+class RowTable:
     """Up to ``limit`` rows of the given ``columns``; starts with one row of zeros."""
 
     def __init__(self, columns: dict[str, Column], limit: int) -> None:
@@ -104,17 +106,19 @@ class RowPool:
         for name, rows in state.items():
             self._settled(name)[: len(rows)] = rows
 
-    def restored(self, state: dict[str, Tensor], rows: int) -> "RowPool":
-        """A pool like this one that holds ``rows`` rows of ``state``."""
+    def check(self, state: Mapping[str, Tensor], rows: int) -> None:
+        """Raise ValueError unless ``state`` holds ``rows`` rows of a table like this one."""
         for name, column in self.columns.items():
             expect(name, state[name], column.dtype, (rows, *column.row_shape))
-            if column.dtype.is_floating_point and not state[name].isfinite().all():
-                raise ValueError(f"{name} in the state must be finite, got numbers that are not")
-        pool = RowPool(self.columns, self.limit)
-        pool._tensors = {name: _room(column, rows) for name, column in self.columns.items()}
-        for name, tensor in pool._tensors.items():
+            expect_finite(name, state[name])
+
+    def restored(self, state: Mapping[str, Tensor], rows: int) -> "RowTable":
+        """A table like this one that holds ``rows`` rows of ``state``, which was checked."""
+        table = RowTable(self.columns, self.limit)
+        table._tensors = {name: _room(column, rows) for name, column in self.columns.items()}
+        for name, tensor in table._tensors.items():
             tensor.copy_(state[name])
-        return pool
+        return table
 
     def bytes(self) -> int:
         """What the pool takes now."""
@@ -127,14 +131,3 @@ def _room(column: Column, rows: int) -> Tensor:
         assert column.used_from is not None
         return shared_zeros(shape, column.dtype, column.used_from)
     return torch.empty(shape, dtype=column.dtype, device=column.device)
-
-
-def expect(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless something saved is a tensor of this type and shape."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name} in the state must be a tensor, got {type(tensor).__name__}")
-    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        raise ValueError(
-            f"{name} in the state must be {dtype} of shape {shape}, "
-            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
-        )

@@ -7,14 +7,15 @@ ages and slot numbers live here, on the host: each decision depends on the one b
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import expect
+from ramen.memory.stream_memory import expect
 
 
-class Cstu:
+class TimelyBalanced:
     """Pseudo-label, uncertainty and age of the items in ``capacity`` slots.
 
     Args:
@@ -70,6 +71,14 @@ class Cstu:
     def _score(self, age: int, entropy: float) -> float:
         return self.timeliness / (1 + math.exp(-age / self.capacity)) + self._unit * entropy
 
+    def emptied(self) -> "TimelyBalanced":
+        """The same memory before the first image."""
+        return TimelyBalanced(self.capacity, self.classes, self.timeliness, self.uncertainty)
+
+    def most_bytes(self) -> int:
+        """The most that ``state`` takes."""
+        return 24 * self.capacity
+
     def state(self) -> dict[str, Tensor]:
         """Labels, entropies and ages."""
         return {
@@ -78,12 +87,12 @@ class Cstu:
             "ages": torch.tensor(self.ages, dtype=torch.int64, device="cpu"),
         }
 
-    def restored(self, state: dict[str, Tensor], filled: int) -> "Cstu":
+    def restored(self, state: Mapping[str, Tensor], filled: int) -> "TimelyBalanced":
         """A memory like this one that continues from ``state``, with ``filled`` slots."""
         expect("labels", state["labels"], torch.int64, (filled,))
         expect("entropies", state["entropies"], torch.float64, (filled,))
         expect("ages", state["ages"], torch.int64, (filled,))
-        memory = Cstu(self.capacity, self.classes, self.timeliness, self.uncertainty)
+        memory = self.emptied()
         memory.labels, memory.ages = state["labels"].tolist(), state["ages"].tolist()
         memory.entropies = state["entropies"].tolist()
         if any(not 0 <= label < self.classes for label in memory.labels):

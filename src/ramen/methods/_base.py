@@ -2,125 +2,35 @@
 
 A method is a subclass of ``Method`` with one function to write, ``adapt``: it takes a batch of images and
 returns logits. ``predict`` around it checks the input, keeps non-finite images away from the method's state,
-answers those zero-shot, and counts. ``ramen.testing.check_method`` runs a method through the whole contract.
+answers those zero-shot, and counts. A method declares its state once, with ``add_state`` and ``add_memory``,
+and can then be reset, saved, restored and measured. ``ramen.testing.check_method`` runs a method through the
+whole contract.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ramen.kernels import cuda_graphs
-from ramen.methods import _state as state_format
+from ramen.kernels.cuda_graphs import CALLS_TO_RECORD, Function
+from ramen.methods import _saved_state
+from ramen.methods._answers import Answer, Prediction
+from ramen.methods._info import MethodInfo
+from ramen.methods._recording import RecordedSteps
+from ramen.methods._state import DeclaredState
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-@dataclass(frozen=True)
-class MethodInfo:
-    """The record of facts that a method registers with."""
-
-    name: str
-    title: str
-    venue: str
-    paper: str
-    updates: str  # what changes in the model
-    predicts_with: str  # which of its forward passes, with which parameters
-    batch_dependent: bool  # whether, by default, an image's answer depends on the others of its batch
-    forwards: int  # encoder passes an image, with the default parameters
-    backwards: int
-    notes: tuple[str, ...] = ()  # decisions that the papers leave open
-    batch_sized: tuple[str, ...] = ()  # parameters that the counts of passes take to be the batch size
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # filled in from the class on registration
-
-    def __str__(self) -> str:
-        sized = f", with {' and '.join(self.batch_sized)} the batch size" if self.batch_sized else ""
-        rows = {
-            "paper": f"{self.paper} ({self.venue})" if self.venue else self.paper,
-            "updates": self.updates,
-            "predicts with": self.predicts_with,
-            "depends on batch mates": "yes" if self.batch_dependent else "no",
-            "passes an image": f"{self.forwards} forward, {self.backwards} backward{sized}",
-            "parameters": ", ".join(f"{name}={value!r}" for name, value in self.defaults.items()) or "none",
-        }
-        lines = [f"{self.name}: {self.title}", *(f"  {key}: {value}" for key, value in rows.items())]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
-
-
-@dataclass(frozen=True)
-class Support:
-    """The entries behind each answer, ``(B, S)`` each; where ``valid`` is False there is none."""
-
-    numbers: Tensor  # which image of the stream, counted from 0
-    tags: Tensor  # its tag, -1 if it had none
-    queues: Tensor  # the queue it was in: with balanced predictions, its pseudo-label
-    distances: Tensor
-    weights: Tensor
-    valid: Tensor
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What ``adapt`` returns.
-
-    ``zero_shot_logits`` is a tensor where the method has them anyway, or a function that computes them.
-    ``usable`` says for which images the method could work; the others are answered zero-shot.
-    """
-
-    logits: Tensor
-    zero_shot_logits: Tensor | Callable[[], Tensor]
-    usable: Tensor
-    support: Support | None = None
-
-
-class Prediction:
-    """A batch's answer, on the device of the images that were asked about.
-
-    Attributes:
-        logits: The method's prediction, ``(B, C)`` in fp32 (fp64 for a double encoder).
-        fallback: True for images that the method could not use (a non-finite pixel, embedding, gradient or
-            logit); their ``logits`` are zero-shot.
-        support: The entries behind each answer, where asked for.
-    """
-
-    def __init__(
-        self,
-        logits: Tensor,
-        zero_shot: Tensor | Callable[[], Tensor],
-        fallback: Tensor,
-        support: Support | None = None,
-    ) -> None:
-        self.logits = logits
-        self.fallback = fallback
-        self.support = support
-        self._zero_shot = zero_shot
-
-    @property
-    def labels(self) -> Tensor:
-        """The predicted classes ``(B,)``."""
-        return self.logits.argmax(1)
-
-    @cached_property
-    def zero_shot_logits(self) -> Tensor:
-        """What the classifier says without adaptation.
-
-        Where the method has no use for it, asking costs a forward pass, and the images are kept until then.
-        """
-        return self._zero_shot if isinstance(self._zero_shot, Tensor) else self._zero_shot()
-
-    def __repr__(self) -> str:
-        return f"Prediction(labels={self.labels.tolist()}, fallback={int(self.fallback.sum())})"
-
-
-class Method(ABC):
+class Method(DeclaredState, ABC):
     """A test-time adaptation method on a zero-shot classifier.
 
     One object is one stream; it serves one thread at a time.
@@ -131,68 +41,62 @@ class Method(ABC):
     """
 
     info: ClassVar[MethodInfo]
-    # the parameters that a saved state depends on, beside the classifier
+    # the parameters that a saved state depends on, beside the classifier and the seed
     state_parameters: ClassVar[tuple[str, ...]] = ()
     # whether answers come with the entries behind them, if asked for
     retrieves: ClassVar[bool] = False
+    # whether ``adapt`` does the same operations for every batch of a size, so that a CUDA graph may hold it:
+    # no value of a tensor decides what the host does (``ramen.kernels.cuda_graphs.holds`` excepted), and
+    # whatever is kept is a declared state or memory
+    recordable: ClassVar[bool] = False
 
     def __init__(self, classifier: ZeroShotClassifier, *, seed: int = 0) -> None:
+        super().__init__()
         self.classifier = check_classifier(classifier)
         self.seed = checks.integer("seed", seed, 0)
         self.images_seen = 0
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
+        self._recorder = classifier.recorder()
+        self._records = self._recorder.records_on(classifier.device)
+        self._recorded_steps = RecordedSteps(self, self._recorder)
 
     # -- to be written by a method ------------------------------------------------------------------
 
     @abstractmethod
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
-        """Answer a batch and take over what it teaches.
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+        """Answer a batch and learn from it.
 
-        Called without gradients; a method that needs them switches them on.
+        Called without gradients; a method that needs them switches them on. New values of a declared state
+        are assigned to its attribute.
 
         Args:
             images: Finite images on the classifier's device.
             usable: False for images that came with non-finite pixels and must leave no trace.
-            tags: The caller's integers, to be stored with entries, never to be read.
-            want_support: Whether the caller asked for the entries behind each answer.
         """
-
-    def clear(self) -> None:  # noqa: B027 - nothing to do for a method without state
-        """Forget what the stream has taught."""
-
-    def content(self) -> dict[str, Tensor]:
-        """Copies of what the stream has taught."""
-        return {}
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over what ``content`` gave, all of it or, with an error, nothing."""
-        if content:
-            raise ValueError(f"{self.info.name} keeps no state, got {sorted(content)}")
-
-    def rehearse(self, batches: Iterable[Tensor]) -> None:
-        """Answer blank batches and forget them, as if nothing had been asked.
-
-        A method whose recordings hold what it keeps does so without putting copies in its place.
-        """
-        state = self.state_dict()
-        try:
-            for images in batches:
-                self.predict(images)
-        finally:
-            self.load_state_dict(state)
-
-    def memory_bytes(self) -> int:
-        """The most that the method will ever keep of the stream."""
-        return 0
 
     def passes(self) -> tuple[int, int]:
-        """Forward and backward passes an image, where parameters decide that; else those of the record."""
+        """Forward and backward passes per image, if parameters decide that; by default the record's."""
         return self.info.forwards, self.info.backwards
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether batch mates change an answer, where parameters decide that; else what the record says."""
+        """Whether batch mates change an answer, if parameters decide that; by default the record's."""
         return self.info.batch_dependent
+
+    # -- to be used by a method ---------------------------------------------------------------------
+
+    def record(self, function: Function) -> Function:
+        """``function`` of tensors as a CUDA graph, on a GPU; for methods whose steps cannot be recorded."""
+        return self._recorder.record(function) if self._records else function
+
+    def generator(self, device: str | torch.device = "cpu", *, place: int | None = None) -> torch.Generator:
+        """Random numbers decided by the seed and the place in the stream alone.
+
+        The place is the number of images seen so far, for what the coming batch needs; a method that counts
+        differently, such as only images that it could use, gives its own.
+        """
+        digest = sha256(f"{self.seed} {self.images_seen if place is None else place}".encode()).digest()
+        return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8]) >> 1)
 
     # -- what callers use ---------------------------------------------------------------------------
 
@@ -203,7 +107,7 @@ class Method(ABC):
 
         Args:
             images: Floats; on any device.
-            tags: One integer an image, kept beside it for analyses and never read by the method.
+            tags: One integer per image, stored with it for analyses and never seen by the method.
             return_support: Also return which entries were used, with weights and tags.
         """
         images = self.classifier.check_images(images)
@@ -212,44 +116,38 @@ class Method(ABC):
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
         home, device = images.device, self.classifier.device
         with plain_numerics(), torch.no_grad():
-            usable, images = finite_rows(images), finite_or_zero(images).to(device)
-            answer = self.adapt(images, usable.to(device), tags, return_support)
+            usable, images = finite_rows(images).to(device), finite_or_zero(images).to(device)
+            if self._records and self.records_steps:
+                answer = self._recorded_steps(self, images, usable, tags, return_support)
+            else:
+                answer = self._step(images, usable, tags)
             self.images_seen += len(images)
-            return self._finish(answer, images, home)
+            return self._finish(answer, images, home, return_support)
 
-    def _finish(self, answer: Answer, images: Tensor, home: torch.device) -> Prediction:
+    def _step(self, images: Tensor, usable: Tensor, tags: Tensor | None) -> Answer:
+        for memory in self.memories.values():
+            memory.admit(len(images))
+            memory.announce(None if tags is None else upload(tags, images.device))
+        answer = self.adapt(images, usable)
+        self.store_states()
+        return answer
+
+    def _finish(self, answer: Answer, images: Tensor, home: torch.device, support: bool) -> Prediction:
         usable = answer.usable & finite_rows(answer.logits)
-        refused, zero_shot = ~usable, answer.zero_shot_logits
-        self._refused = self._refused + refused.sum()
+        refused, zero_shot, clf = ~usable, answer.zero_shot_logits, self.classifier
+        self._refused += refused.sum()
 
-        def computed() -> Tensor:
+        def zero_shot_logits() -> Tensor:
             with plain_numerics(), torch.no_grad():
-                logits = zero_shot if isinstance(zero_shot, Tensor) else zero_shot()
+                logits = clf.logits(clf.encode(images)) if zero_shot is None else zero_shot
                 return finite_or_zero(logits).to(home)
 
-        logits = answer.logits
-        if isinstance(zero_shot, Tensor) or not usable.all():
-            zero_shot_logits = computed()
-            logits = torch.where(usable.to(home)[:, None], logits.to(home), zero_shot_logits)
-            return Prediction(logits, zero_shot_logits, refused.to(home), _moved(answer.support, home))
-        return Prediction(logits.to(home), computed, refused.to(home), _moved(answer.support, home))
-
-    @plain_numerics()
-    def warm_up(self, *batch_sizes: int) -> None:
-        """Answer blank batches of these sizes until nothing is left to compile or record; forget them then.
-
-        For before traffic. What the method keeps is copied meanwhile, or takes all the room that it will ever
-        need (``rehearse``).
-        """
-        sizes = [checks.integer("batch_sizes", size, 1) for size in batch_sizes]
-        if self.classifier.image_size is None:
-            raise ValueError("warm_up: the classifier does not know its images' size; give it a preprocess")
-        shapes = [(size, 3, *self.classifier.image_size) for size in sizes]
-        self.rehearse(
-            torch.zeros(shape, device=self.classifier.device)
-            for shape in shapes
-            for _ in range(cuda_graphs.CALLS_TO_RECORD)
-        )
+        entries = answer.support().to(home) if support and answer.support is not None else None
+        logits, fallback = answer.logits.to(home), refused.to(home)
+        if zero_shot is None and usable.all():
+            return Prediction(logits, zero_shot_logits, fallback, entries)
+        instead = zero_shot_logits()
+        return Prediction(torch.where(fallback[:, None], instead, logits), instead, fallback, entries)
 
     @property
     def images_refused(self) -> int:
@@ -261,22 +159,54 @@ class Method(ABC):
         """Back to fresh."""
         self.clear()
         self.images_seen = 0
-        self._refused = torch.zeros_like(self._refused)
+        self._refused.zero_()
 
-    def generator(self, device: str | torch.device = "cpu", *, place: int | None = None) -> torch.Generator:
-        """Random numbers decided by the seed and the place in the stream alone.
+    # -- recorded steps -----------------------------------------------------------------------------
 
-        The place is the number of images seen so far, for what the coming batch needs; a method that counts
-        otherwise, images that it could use for one, gives its own.
+    @property
+    def records_steps(self) -> bool:
+        """Whether a CUDA graph may hold a whole step, with all that it does to state and memories."""
+        device = self.classifier.device
+        return self.recordable and all(memory.recordable_on(device) for memory in self.memories.values())
+
+    @plain_numerics()
+    def warm_up(self, *batch_sizes: int) -> None:
+        """Answer blank batches of these sizes until nothing is left to compile or record, then forget them.
+
+        To be called before traffic. Memories allocate all that they will ever need.
         """
-        digest = sha256(f"{self.seed} {self.images_seen if place is None else place}".encode()).digest()
-        return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8]) >> 1)
+        sizes = [checks.integer("batch_sizes", size, 1) for size in batch_sizes]
+        if self.classifier.image_size is None:
+            raise ValueError("warm_up: the classifier does not know its images' size; give it a preprocess")
+        shapes = [(size, 3, *self.classifier.image_size) for size in sizes]
+        # Images that may not be stored leave recorded states and memories at their addresses.
+        value = torch.nan if self.records_steps else 0.0
+        with self._rehearsal():
+            for shape in shapes:
+                for _ in range(CALLS_TO_RECORD):
+                    self.predict(torch.full(shape, value, device=self.classifier.device))
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """A block that leaves no trace."""
+        saved = None if self.records_steps else self.state_dict()
+        counts = self.images_seen, self._refused.clone()
+        with ExitStack() as stack:
+            for memory in self.memories.values() if saved is None else ():
+                stack.enter_context(memory.rehearsal())
+            try:
+                yield
+            finally:
+                if saved is not None:
+                    self.load_state_dict(saved)
+                self.images_seen = counts[0]
+                self._refused.copy_(counts[1])
 
     # -- state --------------------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
         return {
-            "version": state_format.VERSION,
+            "version": _saved_state.VERSION,
             "method": self.info.name,
             "parameters": {"seed": self.seed} | {name: getattr(self, name) for name in self.state_parameters},
             "classifier": self.classifier.fingerprint(),
@@ -285,7 +215,7 @@ class Method(ABC):
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue, as tensors; safetensors and ``torch.save`` take it as it is."""
         return {
-            "header": state_format.write_header(self._identity()),
+            "header": _saved_state.write_header(self._identity()),
             "class_embeddings": self.classifier.class_embeddings.clone(),
             "images_seen": torch.tensor(self.images_seen, device="cpu"),
             "images_refused": self._refused.clone(),
@@ -294,16 +224,16 @@ class Method(ABC):
 
     @plain_numerics()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where ``state`` was taken; a ValueError says what differs and leaves this as it was."""
-        images_seen, refused = state_format.check(state, self._identity(), self.classifier.class_embeddings)
+        """Continue where ``state`` was taken; a ValueError says what differs and changes nothing."""
+        images_seen, refused = _saved_state.check(state, self._identity(), self.classifier.class_embeddings)
         prefix = "content."
         self.restore({name[len(prefix) :]: state[name] for name in state if name.startswith(prefix)})
         self.images_seen = images_seen
-        self._refused = torch.full_like(self._refused, refused)
+        self._refused.fill_(refused)
 
 
 def check_classifier(classifier: object) -> ZeroShotClassifier:
-    """``classifier``, if it is one; for methods that ask it something before they are one."""
+    """``classifier``, if it is one; for methods that need it before they are constructed."""
     if not isinstance(classifier, ZeroShotClassifier):
         raise TypeError(f"classifier must be a ZeroShotClassifier, got {type(classifier).__name__}")
     return classifier
@@ -319,9 +249,3 @@ def _check_tags(tags: object, batch: int) -> Tensor | None:
     if given.dtype not in _INTEGERS or tuple(given.shape) != (batch,):
         raise ValueError(f"tags must be {batch} integers, got {given.dtype} of shape {tuple(given.shape)}")
     return given.to(torch.int64)
-
-
-def _moved(support: Support | None, device: torch.device) -> Support | None:
-    if support is None:
-        return None
-    return Support(**{name: value.to(device) for name, value in vars(support).items()})

@@ -3,12 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import choose, of_batch
 from ramen.methods._adam import AdamState, adam_step
-from ramen.methods._base import Answer, Method
-from ramen.methods._losses import contrastive_loss
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
 from ramen.methods._steps import joint_gradient, refuse_overflowing
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -49,20 +50,19 @@ class Contrastive(Method):
     def walk(self, steps: "Steps") -> None:
         """Take the steps for a batch."""
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Adapt to the batch, predict it, forget."""
         clf = self.classifier
-        first = steps = self._walked(images, usable)
+        first = steps = self._take_steps(images, usable)
         if not steps.affine.isfinite().all():
-            steps = self._walked(*refuse_overflowing(clf, images, usable))
+            steps = self._take_steps(*refuse_overflowing(clf, images, usable))
         statistics = of_batch(self.statistics, steps.usable)
         embeddings = clf.encode(steps.images, steps.affine, statistics=statistics)
         logits = clf.logit_scale * embeddings @ self.texts.T
-        if self.statistics == "source":
-            return Answer(logits, clf.logits(first.pretrained), steps.usable)
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), steps.usable)
+        zero_shot = clf.logits(first.pretrained) if self.statistics == "source" else None
+        return Answer(logits, zero_shot, steps.usable)
 
-    def _walked(self, images: Tensor, usable: Tensor) -> "Steps":
+    def _take_steps(self, images: Tensor, usable: Tensor) -> "Steps":
         steps = Steps(self, images, usable)
         self.walk(steps)
         return steps
@@ -72,7 +72,7 @@ class Steps:
     """Adam's steps on one batch, from the pretrained weights.
 
     Attributes:
-        affine: The weights reached so far; a method may set them, Adam's moments go on.
+        affine: The weights reached so far; a method may set them, and Adam keeps its moments.
         pretrained: The embeddings of the first pass, at the pretrained weights.
     """
 
@@ -106,3 +106,42 @@ class Steps:
         if self._moments.steps == 0:
             self.pretrained = embeddings
         self.affine, self._moments = adam_step(self.affine, gradient, self._moments, method.lr)
+
+
+def contrastive_loss(
+    images: Tensor,
+    texts: Tensor,
+    usable: Tensor,
+    scale: float,
+    *,
+    temperature: float = 0.01,
+    detach_targets: bool = False,
+) -> Tensor:
+    """How far the images of a batch are from telling their own texts from those of the others.
+
+    With unit embeddings ``Z`` of the images and ``U`` of one text for each, ``(B, d)`` both, it is the mean
+    over images ``i`` of ``-sum_j Q[j, i] log softmax_j(scale Z[i] U[j])``, where row ``j`` of ``Q`` is the
+    softmax of ``(Z Z^T + U U^T)[j] / 2 / temperature``: images and texts that look alike may be mixed up.
+
+    ``Q`` is transposed after the softmax, and the gradient flows through it too, as in the code of CLIPArTT
+    and WATT: the targets of one image then need not sum to 1. Images that are not usable take no part, as if
+    they were not in the batch.
+
+    Args:
+        images: ``Z``.
+        texts: ``U``.
+        usable: Which images take part, ``(B,)``.
+        scale: Of the logits.
+        temperature: Of the targets.
+        detach_targets: Take ``Q`` as constant.
+    """
+    # Rows are replaced before anything else: a non-finite one would spoil the gradient even with weight 0.
+    images, texts = (torch.where(usable[:, None], rows, 0) for rows in (images, texts))
+    nothing = torch.finfo(images.dtype).min  # not -inf: with no usable image a softmax would be 0 / 0
+    alike = (images @ images.T + texts @ texts.T) / 2 / temperature
+    targets = torch.softmax(torch.where(usable, alike, nothing), dim=1).T
+    if detach_targets:
+        targets = targets.detach()
+    log_p = torch.log_softmax(torch.where(usable, scale * images @ texts.T, nothing), dim=1)
+    both = usable[:, None] & usable
+    return -torch.where(both, targets * log_p, 0).sum() / usable.sum().clamp_min(1)

@@ -7,7 +7,8 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ramen.methods._base import Method, MethodInfo
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.checks import nearest
 from ramen.utils.numerics import plain_numerics

@@ -1,109 +1,156 @@
-"""What a saved state belongs to: written into it, compared before it is loaded."""
+"""What a method keeps of a stream: declared once, and then reset, saved, checked, restored and counted."""
 
-import json
-import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import expect
+from ramen.memory.stream_memory import (
+    StreamMemory,
+    expect,
+    expect_at_least,
+    expect_finite,
+    expect_names,
+)
+from ramen.methods._info import MethodInfo
 
-VERSION = 1
-_REQUIRED = ("header", "class_embeddings", "images_seen", "images_refused")
-# Text towers give slightly different embeddings on different devices; other prompts differ far more.
-_SAME_EMBEDDINGS = 1e-3
+_Memory = TypeVar("_Memory", bound=StreamMemory)
 
 
-def write_header(identity: Mapping[str, Any]) -> Tensor:
-    """An identity as the UTF-8 bytes of its JSON."""
-    return torch.tensor(list(json.dumps(identity).encode()), dtype=torch.uint8, device="cpu")
+@dataclass(frozen=True)
+class StateTensor:
+    """One tensor of a method's state, as it was declared.
 
-
-def check(
-    state: Mapping[str, Tensor], identity: Mapping[str, Any], class_embeddings: Tensor
-) -> tuple[int, int]:
-    """Raise ValueError that says what differs, unless ``state`` is of this identity and these classes.
-
-    Returns:
-        How many images it had seen, and how many of them refused.
+    Its values live at one address as long as the method does, which recorded steps rely on.
     """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state must be the dict that state_dict() returned, got {type(state).__name__}")
-    missing = [name for name in _REQUIRED if name not in state]
-    if missing:
-        raise ValueError(f"state must be what state_dict() returned, got one without {', '.join(missing)}")
-    try:
-        saved = json.loads(bytes(state["header"].tolist()))
-        found = _differences(saved, identity)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"state has a header that cannot be read: {error!r}") from error
-    if not found and not _same(state["class_embeddings"], class_embeddings):
-        found = ["the class embeddings are not the same (templates or text encoder)"]
-    if found:
-        raise ValueError(f"this state belongs to something else: {'; '.join(found)}")
-    counts = state["images_seen"], state["images_refused"]
-    for name, count in zip(("images_seen", "images_refused"), counts, strict=True):
-        expect(name, count, torch.int64, ())
-        if count < 0:
-            raise ValueError(f"{name} in the state must not be negative, got {int(count)}")
-    return int(counts[0]), int(counts[1])
+
+    default: Tensor
+    place: Tensor  # the values
+    finite: bool
+    minimum: float | None
+
+    def check(self, name: str, tensor: object) -> None:
+        """Raise ValueError unless something saved could be its values."""
+        expect(name, tensor, self.default.dtype, tuple(self.default.shape))
+        assert isinstance(tensor, Tensor)
+        if self.finite:
+            expect_finite(name, tensor)
+        if self.minimum is not None:
+            expect_at_least(name, tensor, self.minimum)
+
+    def store(self, name: str, value: object, valid: Tensor | None = None) -> None:
+        """Overwrite the values with those that a step has assigned, unless ``valid`` says no."""
+        if value is self.place:
+            return
+        expected = f"{self.place.dtype} of shape {tuple(self.place.shape)}"
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state {name!r} must stay a tensor, {expected}, got {type(value).__name__}")
+        if value.dtype != self.place.dtype or value.shape != self.place.shape:
+            raise TypeError(
+                f"state {name!r} must stay {expected}, got {value.dtype} of shape {tuple(value.shape)}"
+            )
+        self.place.copy_(value if valid is None else torch.where(valid, value, self.place))
+
+    @property
+    def bytes(self) -> int:
+        """What it takes."""
+        return self.place.numel() * self.place.element_size()
 
 
-def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """In words, where a saved identity is not one's own."""
-    if saved["version"] != own["version"]:
-        return [f"its format is version {saved['version']}, this library reads version {own['version']}"]
-    if saved["method"] != own["method"]:
-        return [f"it is of method {saved['method']!r}, this is {own['method']!r}"]
-    found = [
-        f"{name} is {saved['parameters'].get(name)!r} there and {value!r} here"
-        for name, value in own["parameters"].items()
-        if saved["parameters"].get(name) != value
-    ]
-    theirs, ours = saved["classifier"], own["classifier"]
-    if theirs["classes"] != ours["classes"]:
-        found.append(_class_difference(theirs["classes"], ours["classes"]))
-    if theirs["encoder"] != ours["encoder"]:
-        found.append(
-            f"the encoder's weights are {theirs['encoder'][:12]}... there, {ours['encoder'][:12]}... here"
-        )
-    if not math.isclose(theirs["logit_scale"], ours["logit_scale"], rel_tol=1e-5):
-        found.append(f"logit_scale is {theirs['logit_scale']} there and {ours['logit_scale']} here")
-    return found
+class DeclaredState:
+    """The states and memories of a method.
 
+    Attributes:
+        memories: By the prefix of their names in a saved state.
+    """
 
-def _class_difference(theirs: list[str], ours: list[str]) -> str:
-    if len(theirs) != len(ours):
-        return f"it has {len(theirs)} classes, this classifier {len(ours)}"
-    index = next(i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b)
-    return f"class {index} is {theirs[index]!r} there and {ours[index]!r} here"
+    info: ClassVar[MethodInfo]
 
+    def __init__(self) -> None:
+        self.memories: dict[str, StreamMemory] = {}
+        self._states: dict[str, StateTensor] = {}
 
-def _same(theirs: object, ours: Tensor) -> bool:
-    if not isinstance(theirs, Tensor) or theirs.shape != ours.shape:
-        return False
-    return bool((theirs.to(ours) - ours).abs().max() <= _SAME_EMBEDDINGS)
+    def add_state(
+        self, name: str, default: Tensor, *, finite: bool = True, minimum: float | None = None
+    ) -> None:
+        """Declare a tensor that the method keeps: an attribute that is reset, saved, restored and counted.
 
+        Args:
+            name: Of the attribute, and in a saved state.
+            default: Its values at the start; its type, shape and device stay.
+            finite: Whether a saved one must be finite to be loaded.
+            minimum: What no value of a saved one may be below.
+        """
+        if name in self._states or hasattr(self, name):
+            raise ValueError(f"name must be new, got {name!r}, which {type(self).__name__} has already")
+        declared = StateTensor(default.detach(), default.detach().clone(), finite, minimum)
+        self._states[name] = declared
+        setattr(self, name, declared.place)
 
-def expect_names(method: str, content: Mapping[str, Tensor], names: set[str]) -> None:
-    """Raise ValueError unless the content of a state has these parts and no other."""
-    if content.keys() != names:
-        raise ValueError(f"{method}'s state must hold {', '.join(sorted(names))}, got {sorted(content)}")
+    def add_memory(self, memory: _Memory, prefix: str = "") -> _Memory:
+        """Register a memory, which then is reset, saved, restored and counted with the method.
 
+        Args:
+            memory: It is also returned.
+            prefix: Goes before the names of its parts in a saved state.
+        """
+        if prefix in self.memories:
+            raise ValueError(f"prefix must be new, got {prefix!r}, which another memory has")
+        self.memories[prefix] = memory
+        return memory
 
-def saved_affine(name: str, content: Mapping[str, Tensor], base: Tensor) -> Tensor:
-    """A copy of saved norm parameters beside ``base``; ValueError unless they are like it and finite."""
-    expect(name, content[name], base.dtype, tuple(base.shape))
-    if not content[name].isfinite().all():
-        raise ValueError(f"{name} in the state must be finite, got numbers that are not")
-    return content[name].to(base.device, copy=True)
+    def check_content(self, content: Mapping[str, Tensor]) -> None:
+        """Raise ValueError if parts of a saved state contradict each other; each by itself is checked."""
 
+    def store_states(self, valid: Tensor | None = None) -> None:
+        """Move the values that a step has assigned to where states are kept, unless ``valid`` is false."""
+        for name, declared in self._states.items():
+            declared.store(name, getattr(self, name), valid)
+            setattr(self, name, declared.place)
 
-def saved_statistics(name: str, content: Mapping[str, Tensor], base: Tensor) -> Tensor:
-    """A copy of saved BatchNorm statistics beside ``base``; ValueError unless they are like it and valid."""
-    statistics = saved_affine(name, content, base)
-    if (statistics[1] < 0).any():
-        raise ValueError(f"{name} in the state must be means and variances, got a variance below 0")
-    return statistics
+    def clear(self) -> None:
+        """Forget what the stream has taught."""
+        for name, declared in self._states.items():
+            declared.place.copy_(declared.default)
+            setattr(self, name, declared.place)
+        for memory in self.memories.values():
+            memory.clear()
+
+    def content(self) -> dict[str, Tensor]:
+        """Copies of what the stream has taught."""
+        content = {name: declared.place.clone() for name, declared in self._states.items()}
+        for prefix, memory in self.memories.items():
+            content |= {prefix + name: tensor for name, tensor in memory.state().items()}
+        return content
+
+    def restore(self, content: Mapping[str, Tensor]) -> None:
+        """Take over what ``content`` returned, all of it or, with a ValueError, nothing."""
+        parts = {prefix: self._part(prefix, content) for prefix in self.memories}
+        of_memories = {prefix + name for prefix, part in parts.items() for name in part}
+        own = {name: tensor for name, tensor in content.items() if name not in of_memories}
+        expect_names(f"{self.info.name}'s state", own, set(self._states))
+        for name, declared in self._states.items():
+            declared.check(name, own[name])
+        for prefix, memory in self.memories.items():
+            memory.check(parts[prefix])
+        self.check_content(content)
+        for prefix, memory in self.memories.items():
+            memory.restore(parts[prefix])
+        for name, declared in self._states.items():
+            declared.place.copy_(own[name])
+            setattr(self, name, declared.place)
+
+    def _part(self, prefix: str, content: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What of a saved state belongs to a memory; one without a prefix has what nobody else has."""
+        others = tuple(other for other in self.memories if other and other != prefix)
+        names = [name for name in content if name.startswith(prefix) and name not in self._states]
+        if not prefix:
+            names = [name for name in names if not name.startswith(others)]
+        return {name.removeprefix(prefix): content[name] for name in names}
+
+    def memory_bytes(self) -> int:
+        """The most that the method will ever keep of the stream."""
+        states = sum(declared.bytes for declared in self._states.values())
+        return states + sum(memory.most_bytes() for memory in self.memories.values())

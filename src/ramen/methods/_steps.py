@@ -1,4 +1,4 @@
-"""Steps that several methods share."""
+"""Losses, gradients and steps that several methods share."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,27 @@ import torch
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import Statistics, of_batch
-from ramen.methods._losses import entropy, mean_entropy
+from ramen.kernels.cuda_graphs import holds
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import finite_or_zero
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy ``(B,)`` of the softmax of ``(B, C)`` logits, natural logarithm, in fp32 (fp64 stays).
+
+    >>> entropy(torch.zeros(1, 4)).exp().round()
+    tensor([4.])
+    """
+    log_p = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
+    # A class of probability 0 contributes 0; its log is -inf, and 0 * -inf would not be.
+    return -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
+
+
+def mean_entropy(logits: Tensor, usable: Tensor) -> Tensor:
+    """The mean entropy of the usable images; 0 where there is none."""
+    # Rows are replaced before the entropy: a non-finite one would spoil the gradient even with weight 0.
+    safe = torch.where(usable[:, None], logits, 0)
+    return torch.where(usable, entropy(safe), 0).sum() / usable.sum().clamp_min(1)
 
 
 def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
@@ -32,7 +50,7 @@ def sample_gradients(
         classifier: What encodes.
         images: The batch.
         affine: The norm parameters ``(G,)`` that all images start from; the pretrained ones if not given.
-        meanwhile: Given the embeddings, a block around the backward pass: what it starts runs beside that.
+        meanwhile: Given the embeddings, a block around the backward pass: what it starts runs beside it.
 
     Returns:
         Embeddings ``(B, d)``, logits ``(B, C)``, entropies ``(B,)``, and the gradients ``(B, G)``: row ``i``
@@ -50,7 +68,7 @@ def sample_gradients(
 
 
 def adapted_logits(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> tuple[Tensor]:
-    """Logits of a batch with these norm parameters, in a tuple as ``ramen.kernels.cuda_graphs`` wants it."""
+    """Logits of a batch with these norm parameters, in a tuple, as recorded functions return."""
     return (classifier.logits(classifier.encode(images, affine)),)
 
 
@@ -77,15 +95,15 @@ def entropy_gradient(
             those of the usable images.
 
     Returns:
-        The logits; the gradient ``(G,)`` of the mean entropy, zero where no image enters it; and which images
+        The logits; the gradient ``(G,)`` of the mean entropy, zero if no image enters it; and which images
         were usable in the end. An image whose activations overflow spoils a sum over the batch, and with
-        it the batch's statistics: where that has happened, the gradient is taken again, and the bad images
-        are left out.
+        it the batch's statistics: if that has happened, the gradient is computed again without the bad
+        images.
     """
     logits, gradient, chosen = _mean_entropy_gradient(
         classifier, images, affine, usable, among, below, of_batch(statistics, usable)
     )
-    if gradient.isfinite().all():
+    if holds(gradient.isfinite().all()):
         return logits, gradient, usable
     if statistics == "batch":
         images, usable = refuse_overflowing(classifier, images, usable)
@@ -131,7 +149,7 @@ def shared_logits(
         return classifier.logits(classifier.encode(images, affine, statistics=of_batch(statistics, usable)))
 
     found = logits()
-    if statistics == "batch" and not (found.isfinite().all(1) | ~usable).all():
+    if statistics == "batch" and not holds((found.isfinite().all(1) | ~usable).all()):
         images, usable = refuse_overflowing(classifier, images, usable)
         found = logits()
     return found, usable & found.isfinite().all(1)
@@ -160,11 +178,11 @@ def joint_gradient(
 def refuse_overflowing(
     classifier: ZeroShotClassifier, images: Tensor, usable: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What to go on with after a joint gradient was not finite: the images again, and which are usable.
+    """What to continue with after a joint gradient was not finite: the images, and which are usable.
 
-    An image is refused that has, with the pretrained weights and running statistics, no finite gradient of
-    its own. Those that are not usable are blank from here on, and so can spoil nothing. Where that is no
-    cure, because the steps themselves overflow, the answers are not finite and the whole batch is answered
+    An image is refused if its own gradient, with the pretrained weights and running statistics, is not
+    finite. Images that are not usable are blank from here on, and so can spoil nothing. If that does not
+    help, because the steps themselves overflow, the answers are not finite and the whole batch is answered
     zero-shot.
     """
     usable = usable & _gradient_of_each(classifier, images, classifier.encoder.base).isfinite().all(1)

@@ -5,7 +5,9 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 
 from torch import Tensor
 
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.models import prompts
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
@@ -37,6 +39,8 @@ class Clip(Method):
         seed: Has no effect.
     """
 
+    recordable = True
+
     def __init__(
         self, classifier: ZeroShotClassifier, template: str = prompts.SINGLE[0], *, seed: int = 0
     ) -> None:
@@ -44,7 +48,7 @@ class Clip(Method):
         (self.template,) = prompts.check_templates([template])
         self._embeddings = _single_template(classifier, self.template)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """One forward pass, compared with the single template's embeddings."""
         embeddings = self.classifier.encode(images)
         logits = self.classifier.logit_scale * embeddings @ self._embeddings.T

@@ -5,8 +5,9 @@ Vargas Hakim et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time",
 
 from torch import Tensor
 
-from ramen.methods._base import MethodInfo, check_classifier
+from ramen.methods._base import check_classifier
 from ramen.methods._contrastive import Contrastive, Steps
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.models import prompts
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier

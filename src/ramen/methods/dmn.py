@@ -8,9 +8,11 @@ import math
 import torch
 from torch import Tensor
 
-from ramen.memory.lowest_entropy import Arrivals, ConfidentMemory
+from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
 from ramen.memory.row_table import Column
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -56,6 +58,8 @@ class DMN(Method):
 
     state_parameters = ("capacity",)
 
+    recordable = True
+
     def __init__(
         self,
         classifier: ZeroShotClassifier,
@@ -71,9 +75,10 @@ class DMN(Method):
         self.capacity = checks.integer("capacity", capacity, 1)
         classes, width = classifier.class_embeddings.shape
         embeddings = Column(classifier.class_embeddings.dtype, classifier.device, width)
-        self._memory = ConfidentMemory(classes, self.capacity, {"embeddings": embeddings})
+        memory = LowestEntropyMemory(classes, self.capacity, {"embeddings": embeddings})
+        self.memory = self.add_memory(memory)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Enter the memory, then read it: for all images at once, as if they came one at a time."""
         clf = self.classifier
         embeddings = clf.encode(images)
@@ -86,7 +91,7 @@ class DMN(Method):
         batch = Arrivals(zero_shot.argmax(1), entropies, embeddings, usable)
 
         log_memory = (clf.logit_scale * self._read(batch)).log_softmax(1)
-        self._memory.insert(batch)
+        self.memory.insert(batch)
         log_alpha = math.log(self.alpha) if self.alpha else -math.inf
         logits = torch.logaddexp(log_text, log_memory + log_alpha) - math.log1p(self.alpha)
         return Answer(logits, zero_shot, usable)
@@ -99,11 +104,11 @@ class DMN(Method):
         the sum of a (z.m), and |v|^2 the sum of a a' (m.m') over all pairs of entries.
         """
         text = self.classifier.class_embeddings
-        found = self._memory.recall(batch, self.beta)
+        found = self.memory.recall(batch, self.beta)
         to_text = (batch.embeddings @ text.T)[:, :, None]
         similar = torch.cat([found.stored, to_text], 2)
         weights = torch.cat([found.stored_weights, torch.exp(-self.beta * (1 - to_text))], 2)
-        entries = torch.cat([self._memory["embeddings"], text[:, None]], 1)
+        entries = torch.cat([self.memory["embeddings"], text[:, None]], 1)
 
         # entries of before the batch (s), and those that came with it (b)
         mates, mate_weights = found.batch, found.batch_weights
@@ -116,19 +121,3 @@ class DMN(Method):
         b_b = mate_weights @ (mates * (of_class @ of_class.T))
         v_v = s_s + (mate_weights * (2 * s_b + b_b)) @ of_class
         return z_v / v_v.sqrt()
-
-    def clear(self) -> None:
-        """Empty the memory."""
-        self._memory.clear()
-
-    def content(self) -> dict[str, Tensor]:
-        """The memory."""
-        return self._memory.state()
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over the memory."""
-        self._memory.restore(content)
-
-    def memory_bytes(self) -> int:
-        """What the memory takes."""
-        return self._memory.bytes()

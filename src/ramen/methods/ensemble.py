@@ -5,7 +5,9 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 
 from torch import Tensor
 
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 
 
@@ -25,7 +27,9 @@ from ramen.methods._registry import register
 class Ensemble(Method):
     """The zero-shot classifier as it stands."""
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    recordable = True
+
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """One forward pass."""
         logits = self.classifier.logits(self.classifier.encode(images))
         return Answer(logits, logits, usable)

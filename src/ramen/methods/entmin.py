@@ -7,7 +7,9 @@ CVPR 2026.
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.methods._steps import entropy_gradient, sign_step
 from ramen.models.classifier import ZeroShotClassifier
@@ -44,6 +46,8 @@ class EntMin(Method):
         seed: Has no effect.
     """
 
+    recordable = True
+
     def __init__(
         self,
         classifier: ZeroShotClassifier,
@@ -56,7 +60,7 @@ class EntMin(Method):
         self.lr = checks.number("lr", lr, 0)
         self.statistics = choose(statistics, classifier.encoder.base_statistics)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Step from the pretrained weights, predict, forget."""
         clf = self.classifier
         before, gradient, usable = entropy_gradient(
@@ -64,6 +68,4 @@ class EntMin(Method):
         )
         adapted = sign_step(clf.encoder.base, gradient, self.lr)
         after = clf.logits(clf.encode(images, adapted, statistics=of_batch(self.statistics, usable)))
-        if self.statistics == "source":
-            return Answer(after, before, usable)
-        return Answer(after, lambda: clf.logits(clf.encode(images)), usable)
+        return Answer(after, before if self.statistics == "source" else None, usable)

@@ -12,10 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import choose, of_batch
+from ramen.kernels.cuda_graphs import holds
 from ramen.memory.class_means import ClassMeans, membership
-from ramen.memory.row_table import expect
 from ramen.methods._adam import AdamState, adam_step
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.methods._steps import joint_gradient, refuse_overflowing
 from ramen.models.classifier import ZeroShotClassifier
@@ -64,11 +66,14 @@ class Mint(Method):
     """
 
     state_parameters = ("statistics",)
+    recordable = True
 
-    _before: ClassMeans  # at the pretrained weights
-    _after: ClassMeans  # at each batch's own
-    _gradient: Tensor  # the mean over batches
-    _batches: Tensor
+    before_sums: Tensor  # embeddings by class, at the pretrained weights
+    before_counts: Tensor
+    after_sums: Tensor  # likewise, at each batch's own weights
+    after_counts: Tensor
+    gradient: Tensor  # the mean over batches
+    batches: Tensor
 
     def __init__(
         self,
@@ -83,9 +88,14 @@ class Mint(Method):
         self.lr = checks.number("lr", lr, 0)
         self.prior = math.inf if prior == math.inf else checks.number("prior", prior, 0, exclusive=True)
         self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        self.clear()
+        base, empty = classifier.encoder.base, ClassMeans.empty(classifier.class_embeddings)
+        for moment in ("before", "after"):
+            self.add_state(f"{moment}_sums", empty.sums)
+            self.add_state(f"{moment}_counts", empty.counts, minimum=0)
+        self.add_state("gradient", torch.zeros_like(base))
+        self.add_state("batches", torch.zeros((), dtype=torch.int64, device=base.device), minimum=0)
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Gather means and gradient, step from the pretrained weights, predict, forget the step."""
         clf, base = self.classifier, self.classifier.encoder.base
 
@@ -94,30 +104,31 @@ class Mint(Method):
         embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
         first = clf.logits(embeddings)
         labels = first.argmax(1)
-        if not gradient.isfinite().all():
+        if not holds(gradient.isfinite().all()):
             encoded, usable = refuse_overflowing(clf, images, usable)
             embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
             labels = clf.logits(embeddings).argmax(1)
             usable = usable & embeddings.isfinite().all(1)
-        before = self._before.including(embeddings, labels, usable)
+        before = ClassMeans(self.before_sums, self.before_counts).including(embeddings, labels, usable)
 
         # 2. The mean of all batches' gradients, and one step of a fresh Adam along it.
-        batches = self._batches + usable.any()
-        change = (finite_or_zero(gradient) - self._gradient) / batches.clamp_min(1)
-        mean_gradient = self._gradient + torch.where(usable.any(), change, 0)
+        batches = self.batches + usable.any()
+        change = (finite_or_zero(gradient) - self.gradient) / batches.clamp_min(1)
+        mean_gradient = self.gradient + torch.where(usable.any(), change, 0)
         adapted, _ = adam_step(base, mean_gradient, AdamState.zero(base), self.lr)
 
         # 3. Embeddings with the adapted weights; their class means move the text embeddings.
         embeddings = clf.encode(encoded, adapted, statistics=of_batch(self.statistics, usable))
         valid = usable & embeddings.isfinite().all(1)
-        after = self._after.including(embeddings, clf.logits(embeddings).argmax(1), valid)
+        after = ClassMeans(self.after_sums, self.after_counts).including(
+            embeddings, clf.logits(embeddings).argmax(1), valid
+        )
         logits = clf.logit_scale * embeddings @ self._class_embeddings(after).T
 
-        self._before, self._after = before, after
-        self._gradient, self._batches = mean_gradient, batches
-        if self.statistics == "source":
-            return Answer(logits, first, valid)
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), valid)
+        self.before_sums, self.before_counts = before.sums, before.counts
+        self.after_sums, self.after_counts = after.sums, after.counts
+        self.gradient, self.batches = mean_gradient, batches
+        return Answer(logits, first if self.statistics == "source" else None, valid)
 
     def _embeddings_and_gradient(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """At the pretrained weights."""
@@ -132,7 +143,8 @@ class Mint(Method):
         """
         embeddings = torch.where(usable[:, None], embeddings, 0)
         labels = self.classifier.logits(embeddings.detach()).argmax(1)
-        means = self._before.including(embeddings.detach(), labels, usable)
+        so_far = ClassMeans(self.before_sums, self.before_counts)
+        means = so_far.including(embeddings.detach(), labels, usable)
         images = membership(labels, usable, self.classifier.num_classes).sum(0)  # of each class
         classes = (images > 0).sum()
         weights = usable / (classes * images[labels]).clamp_min(1).to(embeddings.dtype)
@@ -146,35 +158,3 @@ class Mint(Method):
         images = after.images().to(texts.dtype)
         share = images / (self.prior + images).clamp_min(1)
         return F.normalize((1 - share) * texts + share * after.by_class(), dim=-1)
-
-    def clear(self) -> None:
-        """Forget means and gradients."""
-        base, classes = self.classifier.encoder.base, self.classifier.class_embeddings
-        self._before = self._after = ClassMeans.empty(classes)
-        self._gradient = torch.zeros_like(base)
-        self._batches = torch.zeros((), dtype=torch.int64, device=base.device)
-
-    def content(self) -> dict[str, Tensor]:
-        """Class means before and after the steps, the mean gradient and the number of batches in it."""
-        means = {**self._before.state("before"), **self._after.state("after")}
-        return {**means, "gradient": self._gradient.clone(), "batches": self._batches.clone()}
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over means and gradients."""
-        expected = self.content()
-        if content.keys() != expected.keys():
-            raise ValueError(f"mint's state must hold {', '.join(expected)}, got {sorted(content)}")
-        before, after = (
-            part.restored(content, n) for part, n in ((self._before, "before"), (self._after, "after"))
-        )
-        for name in ("gradient", "batches"):
-            expect(name, content[name], expected[name].dtype, tuple(expected[name].shape))
-        if not content["gradient"].isfinite().all() or content["batches"] < 0:
-            raise ValueError("gradient in the state must be finite and batches not negative")
-        device = self._gradient.device
-        self._before, self._after = before, after
-        self._gradient, self._batches = (content[n].to(device, copy=True) for n in ("gradient", "batches"))
-
-    def memory_bytes(self) -> int:
-        """Two class means, a gradient and a count; they do not grow."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.content().values())

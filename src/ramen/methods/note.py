@@ -3,15 +3,18 @@
 Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation", NeurIPS 2022.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import choose
-from ramen.memory.image_store import ImageStore
+from ramen.memory.image_memory import ImageMemory
 from ramen.memory.reservoir import Reservoir
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
-from ramen.methods._state import expect_names, saved_affine
 from ramen.methods._steps import entropy_gradient, shared_logits, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -30,6 +33,7 @@ from ramen.utils.pair_scores import pair_scores
         forwards=2,
         backwards=1,
         batch_sized=("memory",),
+        random=True,
         notes=(
             "stated by the Ramen paper: SignSGD, its learning rates, a memory as big as the batch (100; for "
             "ViT-L/14 50: give memory=50)",
@@ -61,6 +65,8 @@ class Note(Method):
 
     state_parameters = ("memory", "statistics")
 
+    affine: Tensor
+
     def __init__(
         self,
         classifier: ZeroShotClassifier,
@@ -74,64 +80,39 @@ class Note(Method):
         self.lr = checks.number("lr", lr, 0)
         self.memory = checks.integer("memory", memory, 1)
         self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        self._affine = classifier.encoder.base
-        self._reservoir = Reservoir(self.memory, classifier.num_classes)
-        self._images = ImageStore(self.memory, classifier.dtype, classifier.device, classifier.image_size)
+        self.add_state("affine", classifier.encoder.base)
+        reservoir = Reservoir(self.memory, classifier.num_classes)
+        self._remembered = self.add_memory(
+            ImageMemory(reservoir, self.memory, classifier.dtype, classifier.device, classifier.image_size)
+        )
+        # Which images stay is decided on the host: on a GPU the passes are recorded, not the whole step.
+        self._logits = self.record(partial(shared_logits, classifier, statistics=self.statistics))
+        self._gradient = self.record(partial(entropy_gradient, classifier, statistics=self.statistics))
 
     @property
     def batch_dependent(self) -> bool:
         """The batch's statistics are."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, renew the memory, take one step on it."""
-        self._images.check(images)
-        clf = self.classifier
-        usable = usable & self._images.storable(images)
-        logits, usable = shared_logits(clf, images, self._affine, usable, self.statistics)
+        usable = usable & self._remembered.storable(images)
+        logits, usable = self._logits(images, self.affine, usable)
         if self._remember(images, logits.argmax(1), usable):
-            stored = self._images.images
+            stored = self._remembered.images
             every = torch.ones(len(stored), dtype=torch.bool, device=stored.device)
-            _, gradient, _ = entropy_gradient(clf, stored, self._affine, every, statistics=self.statistics)
-            self._affine = sign_step(self._affine, gradient, self.lr)
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
+            _, gradient, _ = self._gradient(stored, self.affine, every)
+            self.affine = sign_step(self.affine, gradient, self.lr)
+        return Answer(logits, None, usable)
 
     def _remember(self, images: Tensor, labels: Tensor, usable: Tensor) -> bool:
         """Offer a batch to the memory, one image after the other; False if there was none to offer."""
         arriving = torch.where(usable, labels, -1).tolist()  # the batch's one transfer to the host
-        first = sum(self._reservoir.seen)
+        first = sum(self._remembered.policy.seen)
         numbers = torch.arange(first, first + len(arriving), device="cpu")
         draws = iter(pair_scores(self.seed, numbers, torch.arange(2, device="cpu")).tolist())
-        placed: dict[int, int] = {}
         for index, label in enumerate(arriving):
-            if label >= 0 and (slot := self._reservoir.insert(label, next(draws))) is not None:
-                placed[slot] = index
-        self._images.put(images, placed)
+            if label >= 0:
+                self._remembered.offer(images, index, label, next(draws))
+        self._remembered.settle()
         return any(label >= 0 for label in arriving)
-
-    def clear(self) -> None:
-        """Back to the pretrained weights and an empty memory."""
-        self._affine = self.classifier.encoder.base
-        self._reservoir = Reservoir(self.memory, self.classifier.num_classes)
-        self._images.clear()
-
-    def content(self) -> dict[str, Tensor]:
-        """The weights and the memory."""
-        return {
-            "affine": self._affine.clone(),
-            "images": self._images.images.clone(),
-            **self._reservoir.state(),
-        }
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over the weights and the memory."""
-        expect_names("note", content, {"affine", "images", "labels", "seen"})
-        affine = saved_affine("affine", content, self.classifier.encoder.base)
-        images = self._images.restored(content["images"])
-        self._reservoir = self._reservoir.restored(content, len(images))
-        self._affine, self._images = affine, images
-
-    def memory_bytes(self) -> int:
-        """The weights and a full memory; see ``ImageStore.max_bytes`` for encoders that state no size."""
-        counts = 8 * (self.memory + self.classifier.num_classes)
-        return self._affine.numel() * self._affine.element_size() + self._images.max_bytes() + counts

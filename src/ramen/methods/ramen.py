@@ -4,26 +4,23 @@ Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with A
 CVPR 2026.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ramen.kernels.cuda_graphs import Function
-from ramen.memory import queue_order as fifo_order
+from ramen.memory import queue_order
 from ramen.memory.codecs import CODECS
-from ramen.memory.memory import Memory, Selection
 from ramen.memory.plan import MemoryPlan
-from ramen.methods._base import Answer, Method, MethodInfo, Support
+from ramen.memory.retrieval import Memory, Selection
+from ramen.methods._answers import Answer, Support
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.methods._steps import adapted_logits, sample_gradients, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.byte_sizes import parse_bytes
-from ramen.utils.devices import upload
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
@@ -40,6 +37,7 @@ PLACEMENTS = ("encoder", "cpu", "split")
         batch_dependent=True,
         forwards=2,
         backwards=1,
+        random=True,
         notes=(
             "batch mates enter the memory before an image is answered; with visibility='causal' only those "
             "before it do, and answers do not depend on the batch size",
@@ -76,6 +74,7 @@ class Ramen(Method):
 
     state_parameters = ("capacity", "balance", "fifo", "codec")
     retrieves = True
+    recordable = True
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Ramen(Method):
         self.similarity_weight = checks.flag("similarity_weight", similarity_weight)
         self.balance = checks.flag("balance", balance)
         self.consistency = checks.flag("consistency", consistency)
-        self.fifo = checks.choice("fifo", fifo, fifo_order.ORDERS)
+        self.fifo = checks.choice("fifo", fifo, queue_order.ORDERS)
         self.visibility = checks.choice("visibility", visibility, VISIBILITIES)
         self.placement = checks.choice("placement", placement, PLACEMENTS)
         if self.fifo == "float16" and self.visibility == "causal":
@@ -113,10 +112,11 @@ class Ramen(Method):
                 "fifo='float16' is the order of the published code, which has visibility='batch'"
             )
         classes = classifier.num_classes
-        self._queues, self._of_each = (classes, 1) if self.balance else (1, classes)
+        # Without balance one queue stands for all classes, and as much is retrieved of it.
+        queues, self._classes_per_queue = (classes, 1) if self.balance else (1, classes)
         plan = MemoryPlan(
-            self._queues,
-            self.capacity * self._of_each,
+            queues,
+            self.capacity * self._classes_per_queue,
             classifier.class_embeddings.shape[1],
             len(classifier.encoder.base),
             codec=checks.choice("codec", codec, (*CODECS, "auto")),
@@ -128,158 +128,55 @@ class Ramen(Method):
         budget = None if memory_budget is None else parse_bytes("memory_budget", memory_budget)
         plan = plan.within(budget)
         self.codec = plan.codec
-        self.memory = Memory(**vars(plan))
-        self._steps = self._recorded_steps()
-
-    def _recorded_steps(self) -> dict[bool, Function]:
-        """The five steps without and with support, as CUDA graphs where the GPU can do all of them.
-
-        Both kinds share the memory of their graphs; one that is used beside the other costs a batch of images
-        and the tensors that it returns, each of which is copied in every step.
-        """
-        recorder = self.classifier.recorder()
-        first: Function = partial(sample_gradients, self.classifier)
-        second: Function = partial(adapted_logits, self.classifier)
-        if not self.at_once:
-            first, second = recorder.record(first), recorder.record(second)
-        kinds = {
-            want: _FiveSteps(self.classifier, self.memory, first, second, want) for want in (False, True)
-        }
-        return {want: recorder.record(steps) if self.at_once else steps for want, steps in kinds.items()}
-
-    @property
-    def at_once(self) -> bool:
-        """Whether one recording may hold a whole step, the memory's part included."""
-        return self.memory.recordable and self.memory.device == self.classifier.device
+        self.memory = self.add_memory(Memory(plan))
+        # A memory that makes the host wait cannot be recorded; then the passes are, one by one.
+        self._first_pass = self.record(partial(sample_gradients, classifier))
+        self._second_pass = self.record(partial(adapted_logits, classifier))
 
     def __repr__(self) -> str:
         return f"Ramen(topk={self.topk}, beta={self.beta}, lr={self.lr}, {self.memory!r})"
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
-        """The five steps of the paper, for a batch at once."""
-        device = self.memory.device
-        numbers = self.memory.admit(len(images))
-        logits, zero_shot, kept, *support = self._steps[want_support](
-            images.to(self.classifier.dtype),  # one recording for images of any type
-            usable,
-            torch.full((len(images),), -1, device=device) if tags is None else upload(tags, device),
-            torch.arange(numbers.start, numbers.stop, device=device),
-            settings=self._settings(),
-        )
-        return Answer(logits, zero_shot, kept, Support(*support) if want_support else None)
-
-    def _settings(self) -> "_Settings":
-        return _Settings(
-            topk=self.topk * self._of_each,
-            beta=self.beta if self.similarity_weight and self.consistency else None,
-            lr=self.lr,
-            entropy_weight=self.entropy_weight,
-            balance=self.balance,
-            causal=self.visibility == "causal",
-            draw_seed=None if self.consistency else self.seed,
-            generation=self.memory.generation,
-            fetches_ahead=self.memory.fetches_ahead,
-        )
-
-    def clear(self) -> None:
-        """Empty the memory."""
-        self.memory.clear()
-
-    def content(self) -> dict[str, Tensor]:
-        """The memory."""
-        return self.memory.state()
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over the memory."""
-        self.memory.restore(content)
-
-    def memory_bytes(self) -> int:
-        """What the memory takes once every queue is full."""
-        return sum(self.memory.max_bytes().values())
-
-    def rehearse(self, batches: Iterable[Tensor]) -> None:
-        """Answer batches as images that may not be stored: the memory stays in place, and so do graphs of it.
-
-        Room for the full memory is made before: under traffic nothing will have to grow.
-        """
-        counts = self.images_seen, self._refused
-        with self.memory.rehearsal():
-            try:
-                for images in batches:
-                    self.predict(torch.full_like(images, torch.nan))
-            finally:
-                self.images_seen, self._refused = counts
-
-
-class _Settings(NamedTuple):
-    """What the five steps depend on beside tensors. A recording is good for one of these."""
-
-    topk: int  # of each queue
-    beta: float | None  # None: distances do not count
-    lr: float
-    entropy_weight: bool
-    balance: bool
-    causal: bool
-    draw_seed: int | None  # None: the most similar entries
-    generation: int  # of the memory's tensors
-    fetches_ahead: bool  # the memory's switch
-
-
-@dataclass(frozen=True)
-class _FiveSteps:
-    """The five steps of the paper: a function of tensors, which may be recorded, on a memory in place.
-
-    It is apart from the method, which holds the recording: one that held the method would keep it alive.
-    """
-
-    classifier: ZeroShotClassifier
-    memory: Memory
-    at_pretrained_weights: Function
-    at_own_weights: Function
-    want_support: bool
-
-    def __call__(
-        self, images: Tensor, usable: Tensor, tags: Tensor, numbers: Tensor, *, settings: _Settings
-    ) -> tuple[Tensor, ...]:
-        """Logits, zero-shot logits and which images could be stored; then the parts of the ``Support``."""
-        base, memory = self.classifier.encoder.base, self.memory
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+        """The five steps of the paper, for a batch."""
+        clf, memory = self.classifier, self.memory
+        base, topk = clf.encoder.base, self.topk * self._classes_per_queue
 
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
-        images = self.classifier.encoder.taken_up(images)  # once for both passes
-        # Gradients of likely neighbours that lie in host memory come during the backward pass: behind it they
-        # are there, before the batch may overwrite some of them.
-        ahead = memory.fetch_ahead(settings.topk) if settings.draw_seed is None else None
-        embeddings, zero_shot, entropies, gradients = self.at_pretrained_weights(images, meanwhile=ahead)
-        labels = zero_shot.argmax(1) if settings.balance else torch.zeros_like(usable, dtype=torch.int64)
+        images = clf.encoder.prepare(images)  # once for both passes
+        fetch = memory.fetch_ahead(len(images), topk) if self.consistency else None
+        embeddings, zero_shot, entropies, gradients = self._first_pass(images, meanwhile=fetch)
+        queues = zero_shot.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
 
-        # 2. and 3. Update the memory, retrieve each image's support set from it.
-        batch = memory.stage(labels, embeddings, gradients, entropies, tags, usable, numbers)
-        staged = batch if settings.causal else None
+        # 2. Insert each image into the queue of its pseudo-label.
+        entries = memory.stage(queues, embeddings, gradients, entropies, keep=usable)
+        staged = entries if self.visibility == "causal" else None  # inserted after all have been answered
         if staged is None:
-            memory.put(batch, ahead)
-        draw = None if settings.draw_seed is None else (settings.draw_seed, batch.numbers)
-        support = memory.select(embeddings, settings.topk, staged=staged, draw=draw)
+            memory.put(entries)
 
-        # 4. Aggregate the cached gradients and step from the pretrained weights.
-        weights = _weights(support, settings)
-        gradient = memory.aggregate(support, weights, staged=staged, ahead=ahead).to(base.device)
+        # 3. Retrieve each image's support set: the entries of every queue that are most similar to it.
+        draw = None if self.consistency else (self.seed, entries.numbers)
+        support = memory.select(embeddings, topk, staged=staged, draw=draw)
+        weights = self._weights(support)
+
+        # 4. Aggregate the cached gradients, and take one signed step from the pretrained weights.
+        gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
         if staged is not None:
             memory.put(staged)
-        adapted = sign_step(base, gradient, settings.lr)
+        adapted = sign_step(base, gradient, self.lr)
 
         # 5. Predict with each image's own weights; the pretrained ones were never touched.
-        (logits,) = self.at_own_weights(images, adapted)
-        entries = vars(_as_support(support, weights)).values() if self.want_support else ()
-        return logits, zero_shot, batch.keep.to(base.device), *entries
+        (logits,) = self._second_pass(images, adapted)
+        kept = entries.keep.to(base.device)
+        return Answer(logits, zero_shot, kept, support=partial(_as_support, support, weights))
 
-
-def _weights(support: Selection, settings: _Settings) -> Tensor:
-    log_weights = torch.zeros_like(support.distances)
-    if settings.entropy_weight:
-        log_weights = log_weights - support.entropies
-    if settings.beta is not None:
-        log_weights = log_weights - settings.beta * support.distances
-    return torch.where(support.valid, log_weights.exp(), 0)
+    def _weights(self, support: Selection) -> Tensor:
+        """exp(-entropy - beta * distance), without the parts that are switched off."""
+        log_weights = torch.zeros_like(support.distances)
+        if self.entropy_weight:
+            log_weights = log_weights - support.entropies
+        if self.similarity_weight and self.consistency:
+            log_weights = log_weights - self.beta * support.distances
+        return torch.where(support.valid, log_weights.exp(), 0)
 
 
 def _as_support(selection: Selection, weights: Tensor) -> Support:

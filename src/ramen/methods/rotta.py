@@ -3,19 +3,21 @@
 Yuan et al., "Robust Test-Time Adaptation in Dynamic Scenarios", CVPR 2023.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import Statistics, choose
 from ramen.images.augment import augment, draw
-from ramen.memory.image_store import ImageStore
-from ramen.memory.row_table import expect
-from ramen.memory.timely_balanced import Cstu
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.memory.image_memory import ImageMemory
+from ramen.memory.stream_memory import expect_at_least
+from ramen.memory.timely_balanced import TimelyBalanced
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
-from ramen.methods._state import expect_names, saved_affine, saved_statistics
 from ramen.methods._steps import refuse_overflowing, sign_step
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
@@ -35,6 +37,7 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
         forwards=3,
         backwards=1,
         batch_sized=("memory", "interval"),
+        random=True,
         notes=(
             "stated by the Ramen paper: SignSGD and its learning rates",
             "stated by RoTTA's paper and code: the memory's rules, the loss with its weights by age, the "
@@ -75,6 +78,10 @@ class Rotta(Method):
 
     state_parameters = ("memory", "statistics")
 
+    student: Tensor
+    teacher: Tensor
+    arrived: Tensor  # images offered to the memory
+
     def __init__(
         self,
         classifier: ZeroShotClassifier,
@@ -105,129 +112,121 @@ class Rotta(Method):
         if self.alpha > 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
         self.mean, self.std = _pixel_statistics(classifier, mean, std)
-        self._student = self._teacher = classifier.encoder.base
-        self._statistics = self._pretrained_statistics()  # stored ones, by name; none of them by default
-        self._memory = Cstu(self.memory, classifier.num_classes, self.timeliness, self.uncertainty)
-        self._images = ImageStore(self.memory, classifier.dtype, classifier.device, classifier.image_size)
-        self._arrived = 0  # images offered to the memory
+        encoder = classifier.encoder
+        self.add_state("student", encoder.base)
+        self.add_state("teacher", encoder.base)
+        for name in self._stored:
+            self.add_state(name, encoder.base_statistics)
+        policy = TimelyBalanced(self.memory, classifier.num_classes, self.timeliness, self.uncertainty)
+        self._remembered = self.add_memory(
+            ImageMemory(policy, self.memory, classifier.dtype, classifier.device, classifier.image_size)
+        )
+        self.add_state("arrived", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
+        # What stays in the memory is decided on the host: on a GPU the passes are recorded, not the step.
+        self._logits = self.record(partial(_stored_logits, classifier))
+        self._lesson = self.record(partial(_lesson, classifier))
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    @property
+    def _stored(self) -> tuple[str, ...]:
+        """The names of the stored statistics, if there are any."""
+        return (_STUDENTS, _TEACHERS) if self.statistics == "robust" else ()
+
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the teacher, offer the batch to the memory, update after every ``interval`` images."""
-        self._images.check(images)
-        clf = self.classifier
-        stored = self._mixing(share=0).get(_TEACHERS)
-        logits = clf.logits(clf.encode(images, self._teacher, statistics=stored))
-        usable = usable & self._images.storable(images) & logits.isfinite().all(1)
+        usable = usable & self._remembered.storable(images)
+        (logits,) = self._logits(images, self.teacher, *(getattr(self, name) for name in self._stored[1:]))
+        usable = usable & logits.isfinite().all(1)
         probabilities = logits.softmax(1)
         entropies = -(probabilities * torch.log(probabilities + 1e-6)).sum(1)
 
         labels = torch.where(usable, logits.argmax(1), -1)
         # one transfer to the host
         offered = torch.stack([labels.double(), entropies.double()], 1).tolist()
-        placed: dict[int, int] = {}
         for index, (label, entropy) in enumerate(offered):
             if label < 0:
                 continue
-            slot = self._memory.insert(int(label), entropy)
-            if slot is not None:
-                placed[slot] = index
-            self._arrived += 1
-            if self._arrived % self.interval == 0:
-                self._images.put(images, placed)
-                placed = {}
+            self._remembered.offer(images, index, int(label), entropy)
+            self.arrived = self.arrived + 1
+            if self.arrived % self.interval == 0:
                 self._update()
-        self._images.put(images, placed)
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
+        self._remembered.settle()
+        return Answer(logits, None, usable)
 
     def _update(self) -> None:
         """One step of the student on the whole memory; the teacher follows."""
-        images = self._images.images
+        images = self._remembered.images
         every = torch.ones(len(images), dtype=torch.bool, device=images.device)
-        gradient, statistics = self._lesson(images, every)
+        gradient, statistics = self._learn(images, every)
         if not _finite(statistics):  # spoiled by an image that overflows by now
-            gradient, statistics = self._lesson(*refuse_overflowing(self.classifier, images, every))
+            gradient, statistics = self._learn(*refuse_overflowing(self.classifier, images, every))
             if not _finite(statistics):
                 return
-        self._statistics = statistics
-        self._student = sign_step(self._student, gradient, self.lr)
-        self._teacher = (1 - self.nu) * self._teacher + self.nu * self._student
+        for name, value in statistics.items():
+            setattr(self, name, value)
+        self.student = sign_step(self.student, gradient, self.lr)
+        self.teacher = (1 - self.nu) * self.teacher + self.nu * self.student
 
-    def _lesson(self, images: Tensor, counted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _learn(self, images: Tensor, counted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The student's gradient on the images that count, and the statistics of both passes."""
-        clf, seen = self.classifier, self._mixing(self.alpha, counted)
-        target = clf.logits(clf.encode(images, self._teacher, statistics=seen.get(_TEACHERS))).softmax(1)
-        # an image that overflows by now teaches nothing
-        target = torch.where(target.isfinite() & counted[:, None], target, 0)
-        ages = torch.tensor(self._memory.ages, dtype=target.dtype, device=target.device) / self.memory
-        weights = torch.sigmoid(-ages)  # exp(-age) / (1 + exp(-age))
-        with torch.enable_grad():
-            student = self._student.detach().requires_grad_()
-            embeddings = clf.encode(self._augmented(images), student, statistics=seen.get(_STUDENTS))
-            log_p = clf.logits(embeddings).log_softmax(1)
-            loss = (weights * -(target * log_p).sum(1)).mean()
-            gradient = clf.gradient(loss, student)
-        return gradient, {name: statistics.mixed for name, statistics in seen.items()}
-
-    def _mixing(self, share: float, counted: Tensor | None = None) -> dict[str, Statistics]:
-        """The stored statistics, if any, to be mixed with this share of a pass's own."""
-        return {
-            name: Statistics(counted, share=share, stored=stored) for name, stored in self._statistics.items()
-        }
-
-    def _pretrained_statistics(self) -> dict[str, Tensor]:
-        names = (_STUDENTS, _TEACHERS) if self.statistics == "robust" else ()
-        return dict.fromkeys(names, self.classifier.encoder.base_statistics)
+        ages = torch.tensor(self._remembered.policy.ages, dtype=self.student.dtype, device=images.device)
+        stored = [getattr(self, name) for name in self._stored]
+        gradient, *mixed = self._lesson(
+            images,
+            self._augmented(images),
+            counted,
+            torch.sigmoid(-ages / self.memory),  # exp(-age) / (1 + exp(-age))
+            self.student,
+            self.teacher,
+            *stored,
+            share=self.alpha,
+        )
+        return gradient, dict(zip(self._stored, mixed, strict=True))
 
     def _augmented(self, images: Tensor) -> Tensor:
         wide = images.to(torch.promote_types(images.dtype, torch.float32))
         mean, std = (wide.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        drawn = draw((images.shape[2], images.shape[3]), self.generator(place=self._arrived))
+        drawn = draw((images.shape[2], images.shape[3]), self.generator(place=int(self.arrived)))
         return (augment(wide * std + mean, drawn) - mean) / std
 
-    def clear(self) -> None:
-        """Student and teacher back to the pretrained weights and statistics, an empty memory."""
-        self._student = self._teacher = self.classifier.encoder.base
-        self._statistics = self._pretrained_statistics()
-        self._memory = Cstu(self.memory, self.classifier.num_classes, self.timeliness, self.uncertainty)
-        self._images.clear()
-        self._arrived = 0
-
-    def content(self) -> dict[str, Tensor]:
-        """Both weights, stored statistics if any, the memory, and how many images have been offered to it."""
-        return {
-            **{name: stored.clone() for name, stored in self._statistics.items()},
-            "student": self._student.clone(),
-            "teacher": self._teacher.clone(),
-            "images": self._images.images.clone(),
-            "arrived": torch.tensor(self._arrived, device="cpu"),
-            **self._memory.state(),
-        }
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over what ``content`` gave."""
-        names = {"student", "teacher", "images", "arrived", "labels", "entropies", "ages"}
-        expect_names("rotta", content, names | self._statistics.keys())
-        base = self.classifier.encoder.base
-        student, teacher = (saved_affine(name, content, base) for name in ("student", "teacher"))
-        expect("arrived", content["arrived"], torch.int64, ())
-        images = self._images.restored(content["images"])
-        if content["arrived"] < len(images):
+    def check_content(self, content: Mapping[str, Tensor]) -> None:
+        """Raise ValueError if the memory holds more images than were offered, or a variance is negative."""
+        if content["arrived"] < len(content["images"]):
             raise ValueError("arrived in the state must be at least the number of images held")
-        stored = self.classifier.encoder.base_statistics
-        statistics = {name: saved_statistics(name, content, stored) for name in self._statistics}
-        self._memory = self._memory.restored(content, len(images))
-        self._statistics = statistics
-        self._student, self._teacher, self._images = student, teacher, images
-        self._arrived = int(content["arrived"])
+        for name in self._stored:
+            expect_at_least(f"the variances of {name}", content[name][1], 0)
 
-    def memory_bytes(self) -> int:
-        """Both weights, what statistics are stored, and a full memory.
 
-        See ``ImageStore.max_bytes`` for encoders that state no size.
-        """
-        numbers = 2 * self._student.numel() + sum(stored.numel() for stored in self._statistics.values())
-        weights = numbers * self._student.element_size()
-        return weights + self._images.max_bytes() + 24 * self.memory + 8
+def _stored_logits(
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, *stored: Tensor
+) -> tuple[Tensor]:
+    """The logits with these norm parameters and, if there are any, these stored statistics."""
+    statistics = Statistics(share=0, stored=stored[0]) if stored else None
+    return (classifier.logits(classifier.encode(images, affine, statistics=statistics)),)
+
+
+def _lesson(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    augmented: Tensor,
+    counted: Tensor,
+    weights: Tensor,
+    student: Tensor,
+    teacher: Tensor,
+    *stored: Tensor,
+    share: float,
+) -> tuple[Tensor, ...]:
+    """The student's gradient; then, if statistics are stored, the student's and teacher's new ones."""
+    seen = [Statistics(counted, share=share, stored=one) for one in stored]
+    students, teachers = seen or (None, None)
+    target = classifier.logits(classifier.encode(images, teacher, statistics=teachers)).softmax(1)
+    # an image that overflows by now teaches nothing
+    target = torch.where(target.isfinite() & counted[:, None], target, 0)
+    with torch.enable_grad():
+        student = student.detach().requires_grad_()
+        log_p = classifier.logits(classifier.encode(augmented, student, statistics=students)).log_softmax(1)
+        loss = (weights * -(target * log_p).sum(1)).mean()
+        gradient = classifier.gradient(loss, student)
+    return gradient, *(statistics.mixed for statistics in seen)
 
 
 def _finite(tensors: dict[str, Tensor]) -> bool:

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from ramen.encoder.affine_encoder import AffineEncoder
 from ramen.encoder.batchnorm_statistics import choose
-from ramen.memory.row_table import expect
-from ramen.methods._base import Answer, Method, MethodInfo
-from ramen.methods._losses import entropy, mean_entropy
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
-from ramen.methods._state import expect_names, saved_affine
-from ramen.methods._steps import entropy_gradient, sign_step
+from ramen.methods._steps import entropy, entropy_gradient, mean_entropy, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 
@@ -70,11 +69,12 @@ class Sar(Method):
     """
 
     state_parameters = ("statistics",)
+    recordable = True
 
-    _affine: Tensor
-    _average: Tensor  # of the loss; means nothing until it has started
-    _started: Tensor
-    _resets: Tensor
+    affine: Tensor
+    average: Tensor  # of the loss; means nothing until it has started
+    started: Tensor
+    resets: Tensor  # how often the weights went back to the pretrained ones within the stream
 
     def __init__(
         self,
@@ -103,16 +103,20 @@ class Sar(Method):
         self.statistics = choose(statistics, classifier.encoder.base_statistics)
         self._bound = self.margin * math.log(classifier.num_classes)
         self._trained = trained_part(classifier.encoder, self.frozen)
-        self.clear()
+        base = classifier.encoder.base
+        self.add_state("affine", base)
+        self.add_state("average", base.new_zeros(()), minimum=0)
+        self.add_state("started", torch.zeros((), dtype=torch.bool, device=base.device))
+        self.add_state("resets", torch.zeros((), dtype=torch.int64, device=base.device), minimum=0)
 
     @property
     def batch_dependent(self) -> bool:
         """The batch's statistics are."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far; one step up, one step down; reset if the loss has collapsed."""
-        clf, weights = self.classifier, self._affine
+        clf, weights = self.classifier, self.affine
 
         # 1. The entropy of confident images, at the weights so far.
         logits, gradient, usable = entropy_gradient(
@@ -132,64 +136,23 @@ class Sar(Method):
         weights = sign_step(weights, gradient * self._trained, self.lr)
 
         # 4. A moving average of the loss that is too small tells of collapse.
-        self._affine = self._recovered(weights, mean_entropy(second, still), still.any())
-        return Answer(logits, lambda: clf.logits(clf.encode(images)), usable)
+        self.affine = self._recovered(weights, mean_entropy(second, still), still.any())
+        return Answer(logits, None, usable)
 
     def _recovered(self, weights: Tensor, loss: Tensor, any_loss: Tensor) -> Tensor:
         """Enter a batch's loss, if there is one; the pretrained weights if the average is then too small.
 
         Nothing here asks the device for a value.
         """
-        mixed = torch.where(self._started, torch.lerp(loss, self._average, self.momentum), loss)
-        self._average = torch.where(any_loss, mixed, self._average)
-        self._started = self._started | any_loss
-        collapsed = self._started & (self._average < self.reset_below)
-        self._resets = self._resets + collapsed
+        mixed = torch.where(self.started, torch.lerp(loss, self.average, self.momentum), loss)
+        self.average = torch.where(any_loss, mixed, self.average)
+        self.started = self.started | any_loss
+        collapsed = self.started & (self.average < self.reset_below)
+        self.resets = self.resets + collapsed
         if self.clear_average:
-            self._average = torch.where(collapsed, 0, self._average)
-            self._started = self._started & ~collapsed
+            self.average = torch.where(collapsed, 0, self.average)
+            self.started = self.started & ~collapsed
         return torch.where(collapsed, self.classifier.encoder.base, weights)
-
-    @property
-    def resets(self) -> int:
-        """How often the weights went back to the pretrained ones within the stream."""
-        return int(self._resets)
-
-    def clear(self) -> None:
-        """Back to the pretrained weights, no average, no resets."""
-        base = self.classifier.encoder.base
-        self._affine = base
-        self._average = torch.zeros((), dtype=base.dtype, device=base.device)
-        self._started = torch.zeros((), dtype=torch.bool, device=base.device)
-        self._resets = torch.zeros((), dtype=torch.int64, device=base.device)
-
-    def content(self) -> dict[str, Tensor]:
-        """The weights, the moving average, whether it has begun, and the number of resets."""
-        return {
-            "affine": self._affine.clone(),
-            "average": self._average.clone(),
-            "started": self._started.clone(),
-            "resets": self._resets.clone(),
-        }
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over what ``content`` gave."""
-        expect_names("sar", content, {"affine", "average", "started", "resets"})
-        base = self.classifier.encoder.base
-        affine = saved_affine("affine", content, base)
-        expect("average", content["average"], base.dtype, ())
-        expect("started", content["started"], torch.bool, ())
-        expect("resets", content["resets"], torch.int64, ())
-        if not content["average"] >= 0 or not content["average"].isfinite() or content["resets"] < 0:
-            raise ValueError("average and resets in the state must be finite and not negative")
-        self._affine = affine
-        self._average, self._started, self._resets = (
-            content[name].to(base.device, copy=True) for name in ("average", "started", "resets")
-        )
-
-    def memory_bytes(self) -> int:
-        """One vector of norm parameters and three numbers."""
-        return self._affine.numel() * self._affine.element_size() + 24
 
 
 def trained_part(encoder: AffineEncoder, frozen: str) -> Tensor:

@@ -9,11 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ramen.memory.lowest_entropy import Arrivals, ConfidentMemory
+from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
 from ramen.memory.row_table import Column
-from ramen.methods._base import Answer, Method, MethodInfo
-from ramen.methods._losses import entropy
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
+from ramen.methods._steps import entropy
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 
@@ -61,6 +63,7 @@ class TDA(Method):
         seed: Has no effect.
     """
 
+    recordable = True
     state_parameters = ("positive_capacity", "negative_capacity", "mask_lower", "mask_upper")
 
     def __init__(
@@ -93,12 +96,14 @@ class TDA(Method):
         classes, width = classifier.class_embeddings.shape
         embeddings = Column(classifier.class_embeddings.dtype, classifier.device, width)
         masks = Column(torch.bool, classifier.device, classes)
-        self._positive = ConfidentMemory(classes, self.positive_capacity, {"embeddings": embeddings})
-        self._negative = ConfidentMemory(
+        positive = LowestEntropyMemory(classes, self.positive_capacity, {"embeddings": embeddings})
+        negative = LowestEntropyMemory(
             classes, self.negative_capacity, {"embeddings": embeddings, "masks": masks}
         )
+        self.positive = self.add_memory(positive, "positive.")
+        self.negative = self.add_memory(negative, "negative.")
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Enter the caches, then read them: for all images at once, as if they came one at a time."""
         clf = self.classifier
         embeddings = clf.encode(images)
@@ -109,7 +114,7 @@ class TDA(Method):
         batch = Arrivals(zero_shot.argmax(1), entropies, embeddings, usable)
 
         # The positive cache speaks for the class that each of its entries was predicted to be.
-        found = self._positive.recall(batch, self.positive_beta)
+        found = self.positive.recall(batch, self.positive_beta)
         positive = found.stored_weights.sum(2) + found.batch_weights @ batch.of_class(clf.num_classes)
 
         # The negative one takes what is neither sure nor hopeless; each entry speaks against all classes that
@@ -117,39 +122,13 @@ class TDA(Method):
         share = entropies / math.log2(clf.num_classes)
         unsure = replace(batch, keep=usable & (share > self.entropy_lower) & (share < self.entropy_upper))
         masks = (probabilities > self.mask_lower) & (probabilities < self.mask_upper)
-        found = self._negative.recall(unsure, self.negative_beta)
-        stored_masks = self._negative["masks"].flatten(0, 1).to(positive.dtype)
+        found = self.negative.recall(unsure, self.negative_beta)
+        stored_masks = self.negative["masks"].flatten(0, 1).to(positive.dtype)
         negative = found.stored_weights.flatten(1) @ stored_masks + found.batch_weights @ masks.to(
             positive.dtype
         )
 
-        self._positive.insert(batch)
-        self._negative.insert(unsure, masks=masks)
+        self.positive.insert(batch)
+        self.negative.insert(unsure, masks=masks)
         logits = zero_shot + self.positive_alpha * positive - self.negative_alpha * negative
         return Answer(logits, zero_shot, usable)
-
-    def clear(self) -> None:
-        """Empty both caches."""
-        self._positive.clear()
-        self._negative.clear()
-
-    def content(self) -> dict[str, Tensor]:
-        """Both caches."""
-        caches = {"positive": self._positive.state(), "negative": self._negative.state()}
-        return {f"{cache}.{name}": t for cache, state in caches.items() for name, t in state.items()}
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over both caches."""
-        positive, negative = (
-            {name.removeprefix(cache): t for name, t in content.items() if name.startswith(cache)}
-            for cache in ("positive.", "negative.")
-        )
-        if len(positive) + len(negative) != len(content):
-            raise ValueError(f"tda's state must hold positive... and negative..., got {sorted(content)}")
-        self._positive.check(positive)
-        self._negative.restore(negative)
-        self._positive.restore(positive)
-
-    def memory_bytes(self) -> int:
-        """What both caches take."""
-        return self._positive.bytes() + self._negative.bytes()

@@ -6,8 +6,9 @@ Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 20
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import choose
-from ramen.memory.row_table import expect
-from ramen.methods._base import Answer, Method, MethodInfo
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
 from ramen.methods._steps import entropy_gradient, sign_step
 from ramen.models.classifier import ZeroShotClassifier
@@ -45,6 +46,9 @@ class Tent(Method):
     """
 
     state_parameters = ("statistics",)
+    recordable = True
+
+    affine: Tensor
 
     def __init__(
         self,
@@ -57,37 +61,17 @@ class Tent(Method):
         super().__init__(classifier, seed=seed)
         self.lr = checks.number("lr", lr, 0)
         self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        self._affine = classifier.encoder.base
+        self.add_state("affine", classifier.encoder.base)
 
     @property
     def batch_dependent(self) -> bool:
         """The batch's statistics are."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor, tags: Tensor | None, want_support: bool) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, then take one step."""
         logits, gradient, usable = entropy_gradient(
-            self.classifier, images, self._affine, usable, statistics=self.statistics
+            self.classifier, images, self.affine, usable, statistics=self.statistics
         )
-        self._affine = sign_step(self._affine, gradient, self.lr)
-        return Answer(logits, lambda: self.classifier.logits(self.classifier.encode(images)), usable)
-
-    def clear(self) -> None:
-        """Back to the pretrained weights."""
-        self._affine = self.classifier.encoder.base
-
-    def content(self) -> dict[str, Tensor]:
-        """The weights."""
-        return {"affine": self._affine.clone()}
-
-    def restore(self, content: dict[str, Tensor]) -> None:
-        """Take over the weights."""
-        if content.keys() != {"affine"}:
-            raise ValueError(f"tent's state must hold affine, got {sorted(content)}")
-        base = self.classifier.encoder.base
-        expect("affine", content["affine"], base.dtype, tuple(base.shape))
-        self._affine = content["affine"].to(base.device, copy=True)
-
-    def memory_bytes(self) -> int:
-        """One vector of norm parameters."""
-        return self._affine.numel() * self._affine.element_size()
+        self.affine = sign_step(self.affine, gradient, self.lr)
+        return Answer(logits, None, usable)

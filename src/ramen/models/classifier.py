@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.affine_encoder import AffineEncoder, check_fused
 from ramen.encoder.batchnorm_statistics import Statistics
-from ramen.images.preprocess import Picture, Preprocess
+from ramen.images.preprocess import Preprocess
 from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts
 from ramen.models.open_clip import TextEncoder, load_open_clip, text_encoder
@@ -38,16 +38,15 @@ class ZeroShotClassifier:
         encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
         device: Where to compute; the encoder's own device if not given.
         dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
-        compile: Whether to compute by written-out passes (``ramen.encoder.vision_transformer``) and, on a
-            GPU, CUDA graphs (``ramen.kernels.cuda_graphs``), which agree with the encoder's own forward pass
-            and autograd to rounding. ``"auto"`` does so where the encoder is covered, True insists on it,
-            False is the encoder's own.
-        allow_same_names: Accept classes of the same name, which no prompt tells apart. The usual list of
-            ImageNet's has two names twice.
+        fused: Whether to use fused passes, as in ``AffineEncoder``, and on a GPU CUDA graphs
+            (``ramen.kernels.cuda_graphs``): ``"auto"`` if possible, True insists on fused passes, False uses
+            the encoder's own forward pass and autograd.
+        allow_same_names: Accept classes of the same name, which no prompt can distinguish. The usual names
+            of ImageNet's classes contain two names twice.
 
     Attributes:
-        class_embeddings: One unit vector a class, ``(C, d)``.
-        template_embeddings: One unit vector a class and template, ``(C, templates, d)``, or None.
+        class_embeddings: One unit vector per class, ``(C, d)``.
+        template_embeddings: One unit vector per class and template, ``(C, templates, d)``, or None.
         encoder: The ``AffineEncoder``.
     """
 
@@ -64,10 +63,10 @@ class ZeroShotClassifier:
         encode_text: TextEncoder | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
-        compile: bool | str = "auto",
+        fused: bool | str = "auto",
         allow_same_names: bool = False,
     ) -> None:
-        self.compile = _check_compile(compile)
+        self.fused = check_fused(fused)
         self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
         _check_embeddings(class_embeddings)
         count = len(class_embeddings)
@@ -83,9 +82,9 @@ class ZeroShotClassifier:
                 f"templates must name the {class_embeddings.shape[1]} templates of class_embeddings, "
                 f"got {len(self.templates)}"
             )
-        self._preprocess = preprocess
         self.encode_text = encode_text
-        self.encoder = _wrap(encoder, preprocess, device, dtype, self.compile)
+        self.encoder = _wrap(encoder, preprocess, device, dtype, self.fused)
+        self._preprocess = None if preprocess is None else preprocess.to(self.device)
 
         vectors = class_embeddings.detach().to(self.device, torch.promote_types(self.dtype, torch.float32))
         self.template_embeddings = F.normalize(vectors, dim=-1) if vectors.ndim == 3 else None
@@ -120,9 +119,22 @@ class ZeroShotClassifier:
         return None if self._preprocess is None else (self._preprocess.mean, self._preprocess.std)
 
     @property
-    def preprocess_settings(self) -> Preprocess | None:
-        """How pictures become images, where it is known."""
+    def preprocess(self) -> Preprocess:
+        """PIL images, paths or uint8 tensors to the float tensor that the encoder takes, on its device.
+
+        Uint8 tensors of one size are also resized there, to the same numbers as on the CPU.
+        """
+        if self._preprocess is None:
+            raise ValueError(
+                "this classifier was built without preprocessing: pass preprocess=ramen.Preprocess(size=...) "
+                "to ZeroShotClassifier, or preprocess the images yourself"
+            )
         return self._preprocess
+
+    @property
+    def can_preprocess(self) -> bool:
+        """Whether ``preprocess`` is known."""
+        return self._preprocess is not None
 
     @property
     def num_classes(self) -> int:
@@ -146,29 +158,6 @@ class ZeroShotClassifier:
         return self._fingerprint
 
     # -- what it computes ---------------------------------------------------------------------------
-
-    def preprocess(
-        self, images: Picture | Sequence[Picture], *, dtype: str | torch.dtype = torch.float32
-    ) -> Tensor:
-        """PIL images, paths or uint8 tensors as the float tensor that the encoder takes, on its device.
-
-        Uint8 tensors of one size are also resized there, to the same numbers as on the CPU.
-
-        Args:
-            images: One picture, a list of them, or a uint8 batch ``(B, 3, H, W)``.
-            dtype: The result's type; with the encoder's own, ``clf.dtype``, it takes the least memory.
-        """
-        return self.preprocessing(images, device=self.device, dtype=dtype)
-
-    @property
-    def preprocessing(self) -> Preprocess:
-        """What ``preprocess`` does, apart from the device."""
-        if self._preprocess is None:
-            raise ValueError(
-                "this classifier was built without preprocessing: pass preprocess=ramen.Preprocess(size=...) "
-                "to ZeroShotClassifier, or preprocess the images yourself"
-            )
-        return self._preprocess
 
     def check_images(self, images: object) -> Tensor:
         """``images``, if it is a batch of preprocessed images."""
@@ -217,8 +206,8 @@ class ZeroShotClassifier:
         return self.encoder.gradient(loss, affine)
 
     def recorder(self) -> Recorder:
-        """For a method's functions of tensors that may become CUDA graphs, if ``compile`` lets them."""
-        return Recorder(enabled=bool(self.compile))
+        """For a method's functions of tensors that may become CUDA graphs, if ``fused`` allows it."""
+        return Recorder(enabled=bool(self.fused))
 
     def _check_width(self) -> None:
         width, expected = self.class_embeddings.shape[-1], self.encoder.embed_dim
@@ -245,7 +234,7 @@ class ZeroShotClassifier:
         preprocess: Preprocess | None = None,
         quick_gelu: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        compile: bool | str = "auto",
+        fused: bool | str = "auto",
         allow_same_names: bool = False,
     ) -> "ZeroShotClassifier":
         """Load a model of open_clip and embed the classes with its text tower.
@@ -262,16 +251,16 @@ class ZeroShotClassifier:
                 model that was trained otherwise (SigLIP, for one) it must be said.
             quick_gelu: Whether the model was trained with that activation; likewise known for tags.
             cache_dir: Where open_clip keeps what it downloads.
-            compile: As in ``ZeroShotClassifier``.
+            fused: As in ``ZeroShotClassifier``.
             allow_same_names: Accept classes of the same name.
         """
-        compile = _check_compile(compile)
+        fused = check_fused(fused)
         names = prompts.check_classes(classes, allow_same_names=allow_same_names)
         templates = prompts.check_templates(templates)
         device, dtype = parse_device(device), parse_dtype(dtype)
         clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
         image_tower = clip.visual
-        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fast=bool(compile))
+        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fused=fused)
         if preprocess is None:
             preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
         if logit_scale is None:
@@ -286,15 +275,9 @@ class ZeroShotClassifier:
             templates=templates,
             preprocess=preprocess,
             encode_text=encode_text,
-            compile=compile,
+            fused=fused,
             allow_same_names=allow_same_names,
         )
-
-
-def _check_compile(value: object) -> bool | str:
-    if value is not True and value is not False and value != "auto":
-        raise ValueError(f"compile must be True, False or 'auto', got {value!r}")
-    return value
 
 
 def _wrap(
@@ -302,16 +285,16 @@ def _wrap(
     preprocess: Preprocess | None,
     device: str | torch.device | None,
     dtype: str | torch.dtype | None,
-    compile: bool | str,
+    fused: bool | str,
 ) -> AffineEncoder:
     if isinstance(encoder, AffineEncoder):
         if device is not None or dtype is not None:
             raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
     else:
         example = None if preprocess is None else torch.empty(1, 3, *preprocess.size, device="meta")
-        encoder = AffineEncoder(encoder, example=example, device=device, dtype=dtype, fast=bool(compile))
-    if compile is True and not encoder.is_fast:
-        raise ValueError(f"compile=True: this encoder has no written-out passes ({encoder.path})")
+        return AffineEncoder(encoder, example=example, device=device, dtype=dtype, fused=fused)
+    if fused is True and not encoder.fused:
+        raise ValueError(f"fused=True: this encoder has no fused passes: {encoder.plain_reason}")
     return encoder
 
 

@@ -51,7 +51,7 @@ def prefetch(
     workers = checks.integer("workers", workers, 0)
     ahead = checks.integer("ahead", ahead, 1)
     dtype = parse_dtype(dtype)
-    preprocess = classifier.preprocessing
+    preprocess = classifier.preprocess
     remaining = iter(batches)
     first = list(itertools.islice(remaining, 1))
     every = itertools.chain(first, remaining)

@@ -1,4 +1,4 @@
-"""Clauses of the contract about bad input: images that are not finite, that overflow, that are no images."""
+"""Clauses of the contract about bad input: images that are not finite or overflow, wrong arguments."""
 
 import torch
 
@@ -69,3 +69,17 @@ def check_bad_input(bench: Bench) -> None:
         else:
             raise AssertionError(f"tags of shape {tuple(tags.shape)} and type {tags.dtype} were accepted")
     assert_same(bench.run(bench.fresh()), bench.run(method), "after refused input")
+
+
+def check_bad_parameters(bench: Bench) -> None:
+    """A parameter that is not what it should be is refused by name."""
+    for name, default in bench.fresh().info.defaults.items():
+        if not isinstance(default, bool | int | float | str):
+            continue
+        for value in ("many", None) if default is not None else ():
+            try:
+                bench.make(bench.classifier, **{name: value})
+            except (TypeError, ValueError) as error:
+                assert name in str(error), f"the error for {name}={value!r} does not name it: {error}"
+            else:
+                raise AssertionError(f"{name}={value!r} was accepted")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import Statistics
-from ramen.methods._base import Method, Prediction
+from ramen.methods._answers import Prediction
+from ramen.methods._base import Method
 from ramen.models.classifier import ZeroShotClassifier
 
 
@@ -44,7 +45,7 @@ class CountingClassifier(ZeroShotClassifier):
 
     def __init__(self, original: ZeroShotClassifier) -> None:
         self.__dict__.update(original.__dict__)
-        self.compile = False  # a replayed graph makes no calls that could be counted
+        self.fused = False  # a replayed graph makes no calls that could be counted
         self.forwards: list[int] = []
         self.backwards: list[int] = []
 

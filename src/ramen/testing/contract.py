@@ -18,10 +18,13 @@ CONTRACT: tuple[Callable[[Bench], None], ...] = (
     answers.check_inputs_stay,
     answers.check_classifier_stays,
     answers.check_determinism,
+    answers.check_seeds,
     answers.check_tags_unread,
     states.check_reset,
     states.check_state,
     states.check_foreign_state,
+    states.check_damaged_state,
+    states.check_other_parameters,
     states.check_bounded_memory,
     bad_input.check_non_finite_images,
     bad_input.check_overflowing_images,
@@ -29,6 +32,7 @@ CONTRACT: tuple[Callable[[Bench], None], ...] = (
     answers.check_batch_independence,
     answers.check_passes,
     bad_input.check_bad_input,
+    bad_input.check_bad_parameters,
 )
 
 

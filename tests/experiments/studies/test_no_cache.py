@@ -9,8 +9,8 @@ from ramen.data.streams.stream import make_stream
 from ramen.experiments.run.results import read_result, write_result
 from ramen.experiments.studies import no_cache
 from ramen.experiments.studies.no_cache import no_cache_study, recomputed_gradient
-from ramen.memory.memory import Memory
-from ramen.methods._losses import entropy
+from ramen.memory.retrieval import Memory
+from ramen.methods._steps import entropy
 
 
 @pytest.fixture(scope="module")

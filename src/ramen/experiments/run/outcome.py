@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import scoring
-from ramen.methods._base import Prediction, Support
+from ramen.methods._answers import Prediction, Support
 
 
 class Outcome:

@@ -6,7 +6,6 @@ import json
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -37,7 +36,7 @@ def now() -> str:
 
 def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
     """Which model it is, and how it is asked."""
-    settings = classifier.preprocess_settings
+    encoder = classifier.encoder
     return {
         "classes": classifier.num_classes,
         "class_names": _hash(list(classifier.classes)),
@@ -45,9 +44,9 @@ def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
         "logit_scale": classifier.logit_scale,
         "templates": list(classifier.templates or ()),
         "dtype": str(classifier.dtype).removeprefix("torch."),
-        "preprocess": None if settings is None else plain(asdict(settings)),
+        "preprocess": plain(classifier.preprocess.settings()) if classifier.can_preprocess else None,
         "affine_parameters": len(classifier.encoder.base),
-        "path": classifier.encoder.path,  # the same numbers to rounding, whichever it is
+        "path": "fused" if encoder.fused else f"plain: {encoder.plain_reason}",  # equal to rounding
     }
 
 

@@ -19,11 +19,10 @@ from ramen.experiments.analysis import paper
 from ramen.experiments.run.measure import seconds
 from ramen.experiments.studies.study_result import Advance, duration, no_advance, number, study, text_table
 from ramen.experiments.tables.table import Table
-from ramen.memory.memory import Memory
-from ramen.methods._base import Support
-from ramen.methods._losses import entropy
+from ramen.memory.retrieval import Memory
+from ramen.methods._answers import Support
 from ramen.methods._registry import create
-from ramen.methods._steps import sign_step
+from ramen.methods._steps import entropy, sign_step
 from ramen.methods.ramen import Ramen
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks

@@ -1,0 +1,114 @@
+"""A memory of whole images, of which a policy decides by slot numbers which ones stay."""
+
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from ramen.memory.image_store import ImageStore
+from ramen.memory.stream_memory import StreamMemory, expect_names
+
+
+class SlotPolicy(Protocol):
+    """Decides which slot an image takes, from facts about it; ``Reservoir`` and ``TimelyBalanced`` do."""
+
+    def emptied(self) -> Self:
+        """The same policy before the first image."""
+
+    def insert(self, *facts: Any) -> int | None:
+        """The slot that an image takes, whatever was in it; None if the image is dropped."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What is known of the filled slots."""
+
+    def restored(self, state: Mapping[str, Tensor], filled: int) -> Self:
+        """The same policy, continuing from ``state`` with so many filled slots."""
+
+    def most_bytes(self) -> int:
+        """The most that ``state`` takes."""
+
+
+_Policy = TypeVar("_Policy", bound=SlotPolicy)
+
+
+class ImageMemory(StreamMemory, Generic[_Policy]):
+    """Up to ``capacity`` images, and what a policy knows of them.
+
+    Args:
+        policy: Decides which images stay.
+        capacity: How many.
+        dtype: How they are stored.
+        device: Where they are stored.
+        size: Height and width; those of the first images if not given.
+    """
+
+    def __init__(
+        self,
+        policy: _Policy,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        size: tuple[int, int] | None,
+    ) -> None:
+        self.policy = policy
+        self._store = ImageStore(capacity, dtype, device, size)
+        self._batch: Tensor | None = None
+        self._placed: dict[int, int] = {}  # slot to index in the batch: accepted, but not yet copied
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def images(self) -> Tensor:
+        """The stored images, ``(len, 3, H, W)``; not a copy."""
+        self.settle()
+        return self._store.images
+
+    def storable(self, images: Tensor) -> Tensor:
+        """Which images stay finite as they are stored, ``(B,)``; ValueError if they have another size."""
+        self._store.check(images)
+        return self._store.storable(images)
+
+    def offer(self, batch: Tensor, index: int, *facts: Any) -> None:
+        """Offer image ``index`` of a batch, with the facts that the policy decides by."""
+        slot = self.policy.insert(*facts)
+        if slot is not None:
+            self._batch = batch
+            self._placed[slot] = index
+
+    def settle(self) -> None:
+        """Copy the accepted images of a batch, of which nothing is needed any more."""
+        if self._batch is not None:
+            self._store.put(self._batch, self._placed)
+        self._batch, self._placed = None, {}
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.policy = self.policy.emptied()
+        self._batch, self._placed = None, {}
+        self._store.clear()
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the images and of what the policy knows."""
+        return {"images": self.images.clone(), **self.policy.state()}
+
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise ValueError unless ``state`` could be the content of this memory."""
+        self._restored(state)
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned; a ValueError leaves the memory unchanged."""
+        self._store, self.policy = self._restored(state)
+        self._batch, self._placed = None, {}
+
+    def _restored(self, state: Mapping[str, Tensor]) -> tuple[ImageStore, _Policy]:
+        expect_names("the memory's state", state, {"images", *self.policy.state()})
+        store = self._store.restored(state["images"])
+        return store, self.policy.restored(state, len(store))
+
+    def most_bytes(self) -> int:
+        """What it takes when full; see ``ImageStore.max_bytes`` for encoders that state no image size."""
+        return self._store.max_bytes() + self.policy.most_bytes()
