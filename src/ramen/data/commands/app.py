@@ -29,10 +29,20 @@ def list_command(json_output: _Json = False) -> None:
 
     datasets = [describe(name) for name in list_datasets()]
     if json_output:
-        attributes = {key: key for key in ("name", "title", "classes", "domains")}
-        attributes["pictures"] = "images"  # the key that programs know
-        attributes |= {key: key for key in ("layout", "source", "downloadable", "options")}
-        facts = [{key: getattr(info, name) for key, name in attributes.items()} for info in datasets]
+        facts = [
+            {
+                "name": info.name,
+                "title": info.title,
+                "classes": info.classes,
+                "domains": info.domains,
+                "pictures": info.images,
+                "layout": info.layout,
+                "source": info.source,
+                "downloadable": info.downloadable,
+                "options": info.options,
+            }
+            for info in datasets
+        ]
         typer.echo(json.dumps(facts, indent=2))
         return
     for info in datasets:

@@ -16,7 +16,7 @@ StreamSource: TypeAlias = Dataset | Mapping[int, Dataset] | Sequence[ArrayLike]
 
 
 def resolve_source(protocol: Protocol, given: StreamSource) -> tuple[Dataset, dict[int, Dataset]]:
-    """The data set that defines domains and labels, and that of each severity if the protocol needs several."""
+    """The data set that defines domains and labels, and that of each severity if the protocol has several."""
     severities: dict[int, Dataset] = {}
     if protocol.severities:
         first, severities = _check_severities(protocol.name, given)
