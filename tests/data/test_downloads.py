@@ -30,15 +30,15 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         server = self.server
-        asked = self.headers.get("Range")
-        server.requests.append(asked)
+        requested = self.headers.get("Range")
+        server.requests.append(requested)
         status = server.status.pop(0) if server.status else None
         if status:
             self.send_error(status)
             return
         start, total = 0, len(server.content)
-        if asked and server.ranges:
-            start = int(asked.removeprefix("bytes=").removesuffix("-")) + server.shifted
+        if requested and server.ranges:
+            start = int(requested.removeprefix("bytes=").removesuffix("-")) + server.shifted
             if start >= total:
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{total}")
@@ -309,7 +309,7 @@ def test_sparse_members_are_refused(tmp_path):
 
 def test_archives_without_the_set(tmp_path):
     write_tar(tmp_path / "x.tar", ("CIFAR-10-C/labels.npy", tarfile.REGTYPE, ""))
-    with pytest.raises(DownloadError, match=r"does not hold a sound cifar10c: .*labels\.npy"):
+    with pytest.raises(DownloadError, match=r"does not contain a complete cifar10c: .*labels\.npy"):
         unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
     (tmp_path / "y.tar").write_bytes(b"no archive" * 100)
     with pytest.raises(DownloadError, match=r"y\.tar cannot be unpacked"):
@@ -319,7 +319,7 @@ def test_archives_without_the_set(tmp_path):
 
 def test_an_archive_cut_short(archive, tmp_path):
     (tmp_path / "x.tar").write_bytes(archive.content[: len(archive.content) // 2])
-    with pytest.raises(DownloadError, match=r"cannot be unpacked|does not hold"):
+    with pytest.raises(DownloadError, match=r"cannot be unpacked|does not contain"):
         unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
     assert names(tmp_path) == ["x.tar"]
 

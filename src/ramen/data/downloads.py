@@ -184,7 +184,7 @@ def _check_free_space(part: Path, total: int, start: int) -> None:
 
 
 def unpack(name: str, path: Path, folder: Path, progress: Progress = no_progress) -> None:
-    """Unpack an archive next to ``folder``, check the content, and rename it to ``folder`` if it is sound."""
+    """Unpack an archive next to ``folder``, check it, and rename it to ``folder`` if it is complete."""
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as draft:
         try:
             # "r:" accepts no compressed archive, so the content cannot be longer than the archive.
@@ -197,16 +197,16 @@ def unpack(name: str, path: Path, folder: Path, progress: Progress = no_progress
             raise DownloadError(f"{path} cannot be unpacked: {error}") from error
         errors = read(name, Path(draft) / folder.name).errors
         if errors:
-            raise DownloadError(f"{path} does not hold a sound {name}: {errors[0]}")
+            raise DownloadError(f"{path} does not contain a complete {name}: {errors[0]}")
         os.replace(Path(draft) / folder.name, folder)
 
 
 def _check_member(path: Path, member: tarfile.TarInfo, folder: str) -> None:
     """Accept only the folder itself and regular files directly in it."""
     parts = member.name.removeprefix("./").split("/")
-    sound = (
+    allowed = (
         (member.isdir() and parts == [folder])
         or (member.isreg() and not member.issparse() and len(parts) == 2 and parts[0] == folder)
     ) and ".." not in parts
-    if not sound:
+    if not allowed:
         raise DownloadError(f"{path} cannot be trusted: it contains {member.name!r}, not a file of {folder}/")

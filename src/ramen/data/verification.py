@@ -30,7 +30,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether the files match the release, or are a sound data set of your own."""
+        """Whether the files match the release, or are a complete data set of your own."""
         return all(finding.level == "note" for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:

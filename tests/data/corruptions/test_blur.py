@@ -70,7 +70,7 @@ def test_glass_blur(recipe, severity):
                     x[h, w] = x[h + down[number, h, w], w + right[number, h, w]]
         plain.append(as_bytes(plain_gaussian(x / 255, sigma, 4, clamp)))
     ours = corrupt(images, "glass_blur", np.random.default_rng(3), severity, recipe)
-    # A byte that is truncated the other way before the exchange may be copied about.
+    # A byte that is truncated differently before the exchange may be copied to other pixels.
     assert_close(ours, np.stack(plain), tolerance=2, share=0.05)
 
 

@@ -28,7 +28,7 @@ def test_order_of_the_tables():
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("name", ALL)
-def test_seed_decides_and_input_stays(name, recipe):
+def test_the_seed_determines_the_result_and_the_input_stays(name, recipe):
     images = sample_images()
     kept = images.copy()
     first = corrupt(images, name, np.random.default_rng(0), recipe=recipe)

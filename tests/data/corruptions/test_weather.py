@@ -17,7 +17,7 @@ from tests.data.corruptions.plain_filters import (
 
 
 def plain_plasma(size, decay, draw):
-    """Diamond-square on a torus; ``draw(shape_of_grid)`` gives one uniform array in [-1, 1] for each fill."""
+    """Diamond-square on a torus; ``draw(shape_of_grid)`` gives one uniform array in [-1, 1] per fill."""
     grid = np.zeros((size, size))
     step, wibble = size, 100.0
     while step >= 2:

@@ -5,7 +5,7 @@ from ramen.data.drawings import styles
 from ramen.data.drawings.domains import DOMAINS, mixed_stream
 
 
-def test_stream_is_balanced_shuffled_and_decided_by_its_seed():
+def test_stream_is_balanced_shuffled_and_determined_by_its_seed():
     stream = mixed_stream(["cat", "house"], 6, seed=3)
     assert len(stream) == 6 * len(DOMAINS)
     assert stream.pixels.shape == (len(stream), 3, 32, 32)

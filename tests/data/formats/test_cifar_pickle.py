@@ -110,7 +110,7 @@ def test_a_hostile_file_runs_nothing(tmp_path, thing, message, monkeypatch):
 def test_lists_within_lists_are_not_multiplied(tmp_path):
     inner = [1]
     for _ in range(60):
-        inner = [inner, inner]  # small in the file, 2**60 numbers when spelt out
+        inner = [inner, inner]  # small in the file, 2**60 numbers when expanded
     write_batch(tmp_path / "test_batch", {b"data": ROWS, b"labels": [inner] * 6})
     with pytest.raises(ValueError, match="labels must be 6 whole numbers"):
         read_clean_images(tmp_path, "cifar10c")

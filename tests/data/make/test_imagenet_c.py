@@ -37,7 +37,7 @@ def test_layout(tmp_path, small_blocks):
         for name in ("n01", "n02")
         for number in range(3)
     )
-    # by hand: short side to 256, middle 224
+    # by hand: shorter side to 256, center crop of 224
     with Image.open(tmp_path / "val" / "n02" / "val_1.png") as image:
         resized = image.resize((256, 568), Image.Resampling.BILINEAR)
     clean = np.asarray(resized.crop((16, 172, 240, 396)))

@@ -1,4 +1,4 @@
-"""Worker processes."""
+"""Worker processes: what happens when one dies."""
 
 import os
 

@@ -27,7 +27,7 @@ class Files:
 
 
 def data(labels, mark=0, name="set"):
-    """A data set with a domain for each list of labels."""
+    """A data set with one domain per list of labels."""
     count = max((max(values) for values in labels if values), default=0) + 1
     domains = tuple(
         Domain(f"domain-{i}", np.array(values, dtype=np.int64), Numbered(mark + 20 * i))
@@ -37,7 +37,7 @@ def data(labels, mark=0, name="set"):
 
 
 def source(name, labels):
-    """What the protocol is made from."""
+    """What a stream of the protocol is made from."""
     return (
         {s: data(labels, 100 * s % 256) for s in SEVERITIES} if PROTOCOLS[name].severities else data(labels)
     )

@@ -66,7 +66,7 @@ def test_gradual_rises_and_falls():
     assert disjoint.severity.tolist() == [1, 1, 2, 2, 3, 3, 2, 2, 1, 1, *[1, 1, 1, 2, 2, 3, 3, 2, 2, 1, 1]]
 
 
-def test_gradual_takes_the_severities_it_is_given_in_rising_order():
+def test_gradual_sorts_the_severities():
     sets = {5: data([[0]]), 1: data([[0]]), 4: data([[0]])}
     stream = make_stream("gradual", sets)
     assert stream.severity.tolist() == [1, 4, 5, 4, 1]
@@ -115,7 +115,7 @@ def test_correlated_shares_follow_the_dirichlet():
     assert shares.var() == pytest.approx(1 / 20, rel=0.12)
 
 
-def test_slots_are_one_a_class_and_a_hundred_at_most():
+def test_one_slot_per_class_but_at_most_a_hundred():
     for classes, slots in ((7, 7), (130, 100)):
         labels = balanced(1, classes, 9)
         assert pairs(make_stream("correlated", labels)) == pairs(
@@ -125,7 +125,7 @@ def test_slots_are_one_a_class_and_a_hundred_at_most():
 
 @pytest.mark.parametrize("whole", [1.0, 1 - 2**-53])
 def test_proportions_that_nearly_add_up_leave_no_strays(monkeypatch, whole):
-    """Each class lies in the second of three slots."""
+    """Each class is in the second of three slots."""
     monkeypatch.setattr(Draws, "dirichlet", lambda *_: np.array([0.0, whole, 0.0]))
     labels = make_stream("correlated", balanced(1, 10, 50), slots=3).labels()
     assert runs(labels).tolist() == [50] * 10
@@ -175,8 +175,8 @@ def test_bursts_of_one_image_never_repeat_a_domain():
     assert (runs(domain)[:-5] == 1).all()
 
 
-def test_bursts_leave_no_domain_behind():
-    """What is left of each domain falls alike: in the last tenth all domains still come."""
+def test_bursts_use_all_domains_to_the_end():
+    """All domains shrink at the same rate: in the last tenth of the stream all of them still occur."""
     stream = make_stream("bursty", [[0] * 4000, [0] * 4000, [0] * 2000], length=5)
     tail = np.bincount(stream.domain[-1000:], minlength=3)
     assert (tail > 100).all()
@@ -228,7 +228,7 @@ def test_halves_are_rounded_up_whatever_the_last_bit():
 
 @given(available=st.lists(st.integers(1, 3000), min_size=1, max_size=30), ratio=st.floats(1, 1000))
 @settings(max_examples=300, deadline=None)
-def test_a_long_tail_never_asks_for_more_than_there_is(available, ratio):
+def test_a_long_tail_never_needs_more_than_there_is(available, ratio):
     sizes = long_tail(available, ratio)
     assert all(1 <= size <= n for size, n in zip(sizes, available, strict=True))
     assert sizes == sorted(sizes, reverse=True)

@@ -39,7 +39,7 @@ all_variants = st.sampled_from(
         ("imbalanced", {"over": "domains"}),
     ]
 )
-# What the orders were when they were first made: they stay so on every machine and with every NumPy.
+# Hashes of the orders when they were first made: they must never change, on any machine, with any NumPy.
 GOLDEN = {
     "mixed": "980b2fa4ab1f4a0b",
     "single": "cc5ca55937c94b68",
@@ -88,7 +88,7 @@ def test_every_protocol_uses_an_image_at_most_once(labels, variant, seed):
     assert stream.labels().tolist() == [labels[d][i] for d, i in used]
 
 
-def test_a_domain_s_subsample_is_random_and_does_not_depend_on_the_others():
+def test_the_subsample_of_a_domain_is_random_and_independent_of_the_others():
     one = Domain("one", np.zeros(1000, dtype=np.int64), Files())
     other = Domain("other", np.zeros(1000, dtype=np.int64), Files())
     both = make_stream("single", Dataset("x", ("a",), (other, one)), 3, per_domain=200)
@@ -129,7 +129,7 @@ def test_batches_by_hand():
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_seed_decides(name):
+def test_the_seed_determines_the_order(name):
     labels = balanced()
     first, again, other = (make_stream(name, source(name, labels), seed) for seed in (1, 1, 2))
     assert pairs(first) == pairs(again)
@@ -139,7 +139,7 @@ def test_the_seed_decides(name):
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_orders_stay_as_they_were(name):
+def test_orders_never_change(name):
     order = make_stream(name, source(name, balanced()), 7, per_domain=90).identity()["order"]
     assert order.startswith(f"sha256:{GOLDEN[name]}")
 
@@ -175,7 +175,7 @@ def test_identity_is_plain_and_complete():
     assert gradual.identity()["severities"] == [1, 2, 3]
 
 
-def test_the_hash_tells_resets_and_severities_apart():
+def test_the_hash_depends_on_resets_and_severities():
     labels = [[0], [0]]
     single, continual = (make_stream(name, labels).identity() for name in ("single", "continual"))
     assert single["order"] != continual["order"]
@@ -222,7 +222,7 @@ def test_read_files_and_what_cannot_be_read_together():
         make_stream("mixed", [[0]]).read(slice(0, 1))
 
 
-def test_every_protocol_has_a_sentence():
+def test_every_protocol_has_a_description():
     for name, protocol in PROTOCOLS.items():
         assert protocol.name == name
         assert protocol.description.endswith(".")

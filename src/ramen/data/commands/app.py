@@ -98,7 +98,7 @@ def verify(
             typer.echo(f"  {domain_name:20} {count:9,}")
         for finding in result.findings:
             typer.echo(f"{finding.level}: {finding}")
-        typer.echo("sound" if result.ok else "not sound")
+        typer.echo("no problems found" if result.ok else "problems found")
     if not result.ok:
         raise typer.Exit(1)
 

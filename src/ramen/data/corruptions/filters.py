@@ -102,9 +102,7 @@ def convolve(images: Images, kernel: NDArray[np.floating], edge: Edge = mirrored
     result = np.zeros_like(images)
     if np.count_nonzero(kernel) > _MANY_TAPS:
         turned = np.conj(np.fft.rfft2(kernel, padded.shape[1:3]))[..., None]
-        for number, image in enumerate(
-            padded.astype(np.float64)
-        ):  # one image at a time: the transform is large
+        for number, image in enumerate(padded.astype(np.float64)):  # singly: the transform is large
             product = np.fft.rfft2(image, axes=(0, 1)) * turned
             result[number] = np.fft.irfft2(product, image.shape[:2], axes=(0, 1))[:height, :width]
         return result

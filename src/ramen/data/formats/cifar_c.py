@@ -107,7 +107,7 @@ def _read_labels(reading: Reading, path: Path, severities: int, remedy: str) -> 
 
 
 def _check_array(reading: Reading, path: Path, remedy: str) -> int | None:
-    """The number of images of a sound file."""
+    """The number of images in the file; None if it is missing or damaged."""
     array = _open(reading, path, remedy)
     if array is None:
         return None

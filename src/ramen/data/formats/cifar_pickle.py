@@ -93,7 +93,7 @@ class _Interpreter:
 
     def _pop_values(self, count: int) -> list[Any]:
         if count > len(self.stack):
-            raise ValueError("it takes more from the stack than it has put there")
+            raise ValueError("it takes more from the stack than there is")
         values = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return values

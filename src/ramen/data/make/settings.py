@@ -1,4 +1,4 @@
-"""What every maker of a corrupted set is told: which corruptions and severities, the seed, the workers."""
+"""The settings of every maker of a corrupted set: corruptions, severities, seed and workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

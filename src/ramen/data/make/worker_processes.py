@@ -1,4 +1,4 @@
-"""Worker processes for making sets: as many as there are cores, each on one thread."""
+"""Worker processes for making sets, each computing on one thread."""
 
 import contextlib
 import os

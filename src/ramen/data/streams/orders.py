@@ -160,10 +160,10 @@ def bursty(candidates: Candidates, draws: Draws, *, length: float = 20.0) -> Ord
     current = -1
     while any(left):
         others = [n if i != current else 0 for i, n in enumerate(left)]
-        alone = not any(others)
-        if not alone:
+        only_one_left = not any(others)
+        if not only_one_left:
             current = _pick(others, chances[len(runs)])
-        size = left[current] if alone else min(lengths[len(runs)], left[current])
+        size = left[current] if only_one_left else min(lengths[len(runs)], left[current])
         start = len(waiting[current]) - left[current]
         runs.append(waiting[current][start : start + size])
         left[current] -= size
