@@ -22,7 +22,7 @@ from rich.table import Table
 from ramen import scoring
 from ramen.data.drawings import styles
 from ramen.data.drawings.domains import DOMAINS, mixed_stream
-from ramen.data.drawings.pictures import draw_pictures
+from ramen.data.drawings.images import draw_images
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments import demo
 from ramen.models.tiny_clip.model import load_tiny
@@ -45,7 +45,7 @@ def clean_accuracy(seed: int) -> float:
     names = [name for name in OBJECTS for _ in styles.TRAINED for _ in range(5)]
     drawn_in = [style for _ in OBJECTS for style in styles.TRAINED for _ in range(5)]
     classifier = load_tiny(list(OBJECTS))
-    pixels = torch.from_numpy(draw_pictures(names, drawn_in, (seed, 5)).pixels).permute(0, 3, 1, 2)
+    pixels = torch.from_numpy(draw_images(names, drawn_in, (seed, 5)).pixels).permute(0, 3, 1, 2)
     labels = torch.tensor([list(OBJECTS).index(name) for name in names])
     with torch.no_grad():
         logits = classifier.logits(classifier.encode(classifier.preprocess(pixels)))

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.data.drawings import captions, styles
-from ramen.data.drawings.pictures import Pictures, draw_pictures
+from ramen.data.drawings.images import DrawnImages, draw_images
 from ramen.data.drawings.shapes import OBJECTS
 
 MODEL_FILE = "open_clip_model.safetensors"
@@ -79,7 +79,7 @@ def model_config(recipe: Recipe) -> dict[str, Any]:
 # -- data -----------------------------------------------------------------------------------------------
 
 
-def draw_training_set(recipe: Recipe, workers: int | None = None) -> tuple[Pictures, Tensor, Tensor]:
+def draw_training_set(recipe: Recipe, workers: int | None = None) -> tuple[DrawnImages, Tensor, Tensor]:
     """The pictures, their objects and their styles; the same for any number of workers."""
     rng = np.random.default_rng(recipe.seed)
     objects = rng.integers(len(OBJECTS), size=recipe.pictures)
@@ -89,13 +89,13 @@ def draw_training_set(recipe: Recipe, workers: int | None = None) -> tuple[Pictu
     with ProcessPoolExecutor(workers) as pool:
         chunks = list(
             pool.map(
-                draw_pictures,
+                draw_images,
                 [[object_names[o] for o in objects[s : s + _CHUNK]] for s in starts],
                 [[style_names[k] for k in drawn_in[s : s + _CHUNK]] for s in starts],
                 [(recipe.seed, 1, s) for s in starts],
             )
         )
-    pictures = Pictures(
+    pictures = DrawnImages(
         np.concatenate([c.pixels for c in chunks]), np.concatenate([c.extents for c in chunks])
     )
     return pictures, torch.from_numpy(objects), torch.from_numpy(drawn_in)

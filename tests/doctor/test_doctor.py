@@ -219,7 +219,7 @@ def test_cores_of_a_control_group(monkeypatch):
     monkeypatch.setattr(
         Path, "read_text", lambda self: content if str(self).endswith("cpu.max") else read(self)
     )
-    monkeypatch.setattr("ramen.data.make.output.available_cores", lambda: 16)
+    monkeypatch.setattr("ramen.data.make.worker_processes.available_cores", lambda: 16)
     assert machine.available_cores() == 2
     content = "max 100000"
     assert machine.available_cores() == 16

@@ -7,7 +7,7 @@ from ramen.data.corruptions import CORRUPTIONS
 
 
 def write_cifar_c(folder, count=4, classes=10, corruptions=CORRUPTIONS, severities=5):
-    """Every picture's red channel tells its row, its green one its severity, its blue one its corruption."""
+    """The red channel of each image is its row, the green one its severity, the blue one its corruption."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = np.tile(np.arange(count) * 7 % classes, severities)
     np.save(folder / "labels.npy", labels)
@@ -37,10 +37,28 @@ def wnids(count=1000):
 
 
 def touch_imagenet_c(root, corruptions, classes, severity=5, images=("ILSVRC2012_val_00000002.JPEG",)):
-    """Files without content: reading a tree does not open them."""
+    """Write empty files: reading a tree does not open them."""
     for corruption in corruptions:
         for name in classes:
             folder = root / corruption / str(severity) / name
             folder.mkdir(parents=True)
             for image in images:
                 (folder / image).touch()
+
+
+def write_clean_arrays(path, count=25):
+    """The clean images and labels of a set that is to be made, in one file of arrays."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    np.savez(path, images=images, labels=np.arange(count) % 10)
+    return path
+
+
+def write_photos(root, count=3):
+    """A folder ``class/image`` of images in two sizes."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        for name, size in (("n01", (300, 260)), ("n02", (90, 200))):
+            small = rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)
+            path = root / name / f"val_{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(small).resize(size).save(path)

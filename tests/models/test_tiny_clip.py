@@ -5,7 +5,7 @@ import re
 import torch
 
 from ramen.data.drawings import styles
-from ramen.data.drawings.pictures import draw_pictures
+from ramen.data.drawings.images import draw_images
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.models.tiny_clip.model import FOLDER, load_tiny
 from training import tiny_clip as train
@@ -13,7 +13,7 @@ from training import tiny_clip as train
 
 def clean(names, seed=1234):
     drawn_in = [list(styles.TRAINED)[n % len(styles.TRAINED)] for n in range(len(names))]
-    return torch.from_numpy(draw_pictures(names, drawn_in, (seed,)).pixels).permute(0, 3, 1, 2), drawn_in
+    return torch.from_numpy(draw_images(names, drawn_in, (seed,)).pixels).permute(0, 3, 1, 2), drawn_in
 
 
 def test_weights_are_those_of_the_model_card():

@@ -121,7 +121,7 @@ def test_unseen_styles_are_not_drawn_for_training(monkeypatch):
 
     def note(objects, drawn_in, seed):
         drawn.update(drawn_in)
-        return train.Pictures(
+        return train.DrawnImages(
             np.zeros((len(objects), 32, 32, 3), np.uint8), np.zeros(len(objects), np.float32)
         )
 
@@ -138,7 +138,7 @@ def test_unseen_styles_are_not_drawn_for_training(monkeypatch):
         map = staticmethod(map)
 
     monkeypatch.setattr(train, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(train, "draw_pictures", note)
+    monkeypatch.setattr(train, "draw_images", note)
     train.draw_training_set(train.Recipe(pictures=500))
     assert drawn == set(styles.TRAINED)
 

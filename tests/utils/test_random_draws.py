@@ -1,4 +1,4 @@
-"""Random draws against the laws they follow, and against the words they are made of."""
+"""Random draws against their distributions, and against the raw words they are computed from."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from ramen.utils.random_draws import Draws
 
 
-def test_a_permutation_is_the_order_of_the_generator_s_words():
+def test_a_permutation_is_the_argsort_of_the_raw_words():
     sequence = np.random.SeedSequence(3, spawn_key=(0xF5299398,))  # CRC-32 of "order"
     words = [int(w) for w in np.random.PCG64(sequence).random_raw(50)]
     assert Draws(3, "order").permutation(50).tolist() == sorted(range(50), key=lambda i: words[i])
@@ -22,7 +22,7 @@ def test_all_permutations_are_equally_likely():
         counts[drawn] = counts.get(drawn, 0) + 1
     assert len(counts) == 24
     chi_square = sum((n - 500) ** 2 / 500 for n in counts.values())
-    assert chi_square < 49.7  # exceeded once in a thousand times by chance, with 23 degrees of freedom
+    assert chi_square < 49.7  # with 23 degrees of freedom, chance exceeds it once in a thousand times
 
 
 def test_uniform_and_normal():
@@ -58,12 +58,12 @@ def test_dirichlet(concentration):
     assert np.cov(proportions[:, 0], proportions[:, 3])[0, 1] == pytest.approx(covariance, rel=0.2)
 
 
-def test_a_minute_concentration_puts_all_into_one_part():
+def test_a_tiny_concentration_puts_everything_into_one_part():
     proportions = Draws(4, "test").dirichlet(1e-5, 10)
     assert sorted(proportions.tolist()) == pytest.approx([0] * 9 + [1])
 
 
-def test_gamma_has_the_law_s_moments():
+def test_gamma_has_the_expected_moments():
     numbers = Draws(5, "test")._gamma(1.1, 100_000)
     assert numbers.mean() == pytest.approx(1.1, rel=0.015)
     assert numbers.var() == pytest.approx(1.1, rel=0.04)
@@ -71,7 +71,7 @@ def test_gamma_has_the_law_s_moments():
     assert third == pytest.approx(2 / math.sqrt(1.1), rel=0.08)
 
 
-def test_seed_and_purpose_decide():
+def test_draws_depend_only_on_seed_and_purpose():
     first = Draws(0, "a").uniform(5).tolist()
     assert first == Draws(0, "a").uniform(5).tolist()
     assert first != Draws(1, "a").uniform(5).tolist()

@@ -1,1 +1,64 @@
-"""Domains and streams."""
+"""Data sets, corruptions and streams.
+
+>>> import ramen.data
+>>> images = ramen.data.load("tiny", domains=["fog", "neon"], pictures=10)
+>>> stream = ramen.data.make_stream("mixed", images, seed=0)
+>>> len(stream)
+20
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ramen.data.corruptions import CORRUPTIONS as CORRUPTIONS
+    from ramen.data.corruptions import EXTRA_CORRUPTIONS as EXTRA_CORRUPTIONS
+    from ramen.data.corruptions import corrupt as corrupt
+    from ramen.data.dataset import Dataset as Dataset
+    from ramen.data.dataset import Domain as Domain
+    from ramen.data.downloads import DownloadError as DownloadError
+    from ramen.data.downloads import download as download
+    from ramen.data.formats.reading import DataError as DataError
+    from ramen.data.make import make_cifar_c as make_cifar_c
+    from ramen.data.make import make_imagenet_c as make_imagenet_c
+    from ramen.data.registry import describe as describe
+    from ramen.data.registry import list_datasets as list_datasets
+    from ramen.data.registry import load as load
+    from ramen.data.streams import PROTOCOLS as PROTOCOLS
+    from ramen.data.streams import Stream as Stream
+    from ramen.data.streams import make_stream as make_stream
+    from ramen.data.verification import verify as verify
+
+# Where each public name is defined. They are imported when first used: `import ramen.data` alone loads
+# neither torch nor numpy. No module of this package may have one of these names: it would hide the function.
+_HOMES = {
+    "CORRUPTIONS": "ramen.data.corruptions",
+    "DataError": "ramen.data.formats.reading",
+    "Dataset": "ramen.data.dataset",
+    "Domain": "ramen.data.dataset",
+    "DownloadError": "ramen.data.downloads",
+    "EXTRA_CORRUPTIONS": "ramen.data.corruptions",
+    "PROTOCOLS": "ramen.data.streams",
+    "Stream": "ramen.data.streams",
+    "corrupt": "ramen.data.corruptions",
+    "describe": "ramen.data.registry",
+    "download": "ramen.data.downloads",
+    "list_datasets": "ramen.data.registry",
+    "load": "ramen.data.registry",
+    "make_cifar_c": "ramen.data.make",
+    "make_imagenet_c": "ramen.data.make",
+    "make_stream": "ramen.data.streams",
+    "verify": "ramen.data.verification",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'ramen.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

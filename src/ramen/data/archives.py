@@ -1,9 +1,12 @@
-"""The released archives: their names, checksums and where they are."""
+"""The released archives: their names, checksums and addresses."""
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+# Called with what is being done, how much of it is done, and the total (None if unknown).
+Progress = Callable[[str, int, int | None], object]
 
 _CHUNK = 1 << 20
 
@@ -18,12 +21,12 @@ class Archive:
 
     @property
     def url(self) -> str:
-        """Where the file itself is."""
+        """The address of the file itself."""
         return f"https://zenodo.org/records/{self.record}/files/{self.file}"
 
     @property
     def page(self) -> str:
-        """Where its record is described."""
+        """The address of the page that describes its record."""
         return f"https://zenodo.org/records/{self.record}"
 
 
@@ -38,11 +41,17 @@ IMAGENETC = (
 )
 
 
-def md5_of(path: Path, advance: Callable[[int], object] = lambda count: None) -> str:
-    """The checksum of a file; ``advance`` hears of every chunk's bytes."""
+def no_progress(what: str, done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+def md5_of(path: Path, what: str, progress: Progress = no_progress) -> str:
+    """The MD5 checksum of a file; ``progress`` is called with ``what`` after every chunk."""
     digest = hashlib.md5(usedforsecurity=False)
+    done, total = 0, path.stat().st_size
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-            advance(len(chunk))
+            done += len(chunk)
+            progress(what, done, total)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a data set is to the rest: classes, and domains that hold labelled pictures."""
+"""A data set as the rest of the package sees it: classes, and domains of labelled images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from torch import Tensor
 Labels = NDArray[np.int64]
 
 
-class Pictures(Protocol):
-    """Pictures by number, in a form that ``ZeroShotClassifier.preprocess`` takes."""
+class ImageSource(Protocol):
+    """Images by index, in a form that ``ZeroShotClassifier.preprocess`` takes."""
 
-    def read(self, numbers: Sequence[int]) -> Tensor | list[Path]:
+    def read(self, indices: Sequence[int]) -> Tensor | list[Path]:
         """A uint8 tensor ``(n, 3, H, W)``, or the paths of the files."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Pictures that were made alike: one corruption, one style, one camera."""
+    """Images that were made in the same way: one corruption, one style, one camera."""
 
     name: str
-    labels: Labels  # (n,), numbers of classes
-    pictures: Pictures
+    labels: Labels  # (n,), indices of classes
+    images: ImageSource
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,12 +33,12 @@ class Domain:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Domains with the same classes."""
+    """Domains that share the same classes."""
 
-    name: str  # as the command line has it
-    classes: tuple[str, ...]  # as prompts name them
+    name: str  # as on the command line
+    classes: tuple[str, ...]  # as used in prompts
     domains: tuple[Domain, ...]
-    identity: Mapping[str, Any] = field(default_factory=dict)  # what a result must tell to be repeated
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what a result records to be reproducible
 
     def __len__(self) -> int:
         return sum(map(len, self.domains))

@@ -11,31 +11,31 @@ from ramen.data.archives import Archive
 from ramen.data.dataset import Dataset
 from ramen.data.drawings.domains import DOMAINS
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.data.formats import arrays, cifar_c, domainbed, drawings, folder, imagenet_c
+from ramen.data.formats import arrays, cifar_c, domainbed, folder, imagenet_c, manifest, tiny
 from ramen.data.formats.reading import Reader, Reading
 from ramen.utils.checks import nearest
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What is known of a data set."""
+    """What is known about a data set."""
 
     name: str
     title: str
-    classes: int | None  # None where the files decide
+    classes: int | None  # None if the files decide
     domains: int | None
-    pictures: int | None  # in a domain, or in all together where they differ
+    images: int | None  # per domain, or in total if the domains differ in size
     layout: str
     source: str
     reader: Reader
     archives: tuple[Archive, ...] = ()
     downloadable: bool = False
     needs_root: bool = True
-    same_names: bool = False  # whether its usual list names two classes alike
+    same_names: bool = False  # whether its usual list of class names contains a name twice
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What ``load`` takes beside the name and the root."""
+        """What ``load`` takes besides the name and the root."""
         return tuple(name for name in inspect.signature(self.reader).parameters if name != "root")
 
 
@@ -46,13 +46,13 @@ def _cifar_c(name: str, title: str, classes: int, archive: Archive, reader: Read
     )
 
 
-def _imagenet_c(name: str, title: str, pictures: int, layout: str, source: str, reader: Reader) -> DataInfo:
+def _imagenet_c(name: str, title: str, images: int, layout: str, source: str, reader: Reader) -> DataInfo:
     return DataInfo(
         name,
         title,
         imagenet_c.CLASSES,
         15,
-        pictures,
+        images,
         layout,
         source,
         reader,
@@ -76,9 +76,13 @@ def _domainbed(name: str) -> DataInfo:
     )
 
 
+def _own(name: str, title: str, layout: str, reader: Reader) -> DataInfo:
+    return DataInfo(name, title, None, None, None, layout, "your own", reader)
+
+
 _TREE = "<corruption>/<severity>/<wnid>/<image>"
 _PAGE = archives.IMAGENETC[0].page
-_RECORDS = {
+_DATASETS = {
     info.name: info
     for info in (
         _cifar_c("cifar10c", "CIFAR-10-C", 10, archives.CIFAR10C, cifar_c.read_cifar10c),
@@ -93,27 +97,17 @@ _RECORDS = {
             imagenet_c.read_imagenetc5k,
         ),
         *map(_domainbed, domainbed.RELEASES),
-        DataInfo(
-            "folder", "a folder", None, None, None, "<domain>/<class>/<image>", "your own", folder.read_folder
-        ),
-        DataInfo(
+        _own("folder", "a folder of images", "<domain>/<class>/<image>", folder.read_folder),
+        _own(
             "manifest",
-            "a table of files",
-            None,
-            None,
-            None,
+            "a table of image files",
             "a CSV file with the columns path, class, domain",
-            "your own",
-            folder.read_manifest,
+            manifest.read_manifest,
         ),
-        DataInfo(
+        _own(
             "arrays",
-            "one file of arrays",
-            None,
-            None,
-            None,
-            "an .npz file with labels and an array (n, H, W, 3) for each domain",
-            "your own",
+            "a file of arrays",
+            "an .npz file with labels and one array (n, H, W, 3) per domain",
             arrays.read_arrays,
         ),
         DataInfo(
@@ -122,9 +116,9 @@ _RECORDS = {
             len(OBJECTS),
             len(DOMAINS),
             300,
-            "none: they are drawn when they are needed",
+            "none: the images are drawn when they are needed",
             "the package itself",
-            drawings.read_drawings,
+            tiny.read_tiny,
             needs_root=False,
         ),
     )
@@ -137,18 +131,22 @@ def list_datasets() -> list[str]:
     >>> list_datasets()[:3]
     ['cifar10c', 'cifar100c', 'imagenetc']
     """
-    return list(_RECORDS)
+    return list(_DATASETS)
 
 
 def describe(name: str) -> DataInfo:
-    """What is known of a data set."""
-    if name not in _RECORDS:
-        raise ValueError(f"name: no data set is called {name!r}{nearest(str(name), _RECORDS)}")
-    return _RECORDS[name]
+    """What is known about a data set.
+
+    >>> describe("pacs").classes
+    7
+    """
+    if name not in _DATASETS:
+        raise ValueError(f"name: no data set is called {name!r}{nearest(str(name), _DATASETS)}")
+    return _DATASETS[name]
 
 
 def read(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Reading:
-    """Look at a data set's files: what is there, and everything that is wrong."""
+    """Read the files of a data set: what is there, and everything that is wrong with it."""
     info = describe(name)
     check_root(name, root)
     for option in options:
@@ -158,7 +156,7 @@ def read(name: str, root: str | os.PathLike[str] | None = None, **options: Any) 
 
 
 def check_root(name: str, root: object) -> None:
-    """Raise ValueError unless a root is given where the data set has one."""
+    """Raise ValueError if the data set needs a root that is not given, or has none and one is given."""
     if describe(name).needs_root and root is None:
         raise ValueError(f"root: data set {name!r} needs the folder or file that holds it")
     if not describe(name).needs_root and root is not None:
@@ -166,14 +164,19 @@ def check_root(name: str, root: object) -> None:
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
-    """A data set from its files; images are read when they are asked for.
+    """Load a data set from its files; images are read when they are requested.
 
     Args:
         name: One of ``list_datasets()``.
-        root: The folder that holds the files, or the one around it; for ``"manifest"`` the CSV file, for
-            ``"arrays"`` the .npz file, for ``"tiny"`` None.
-        **options: ``domains`` chooses some, in that order; CIFAR-C and ImageNet-C have a ``severity`` from 1
-            to 5; ImageNet-C takes ``class_names`` and, for the listed pictures, ``image_list``, both files;
-            ``"arrays"`` takes ``classes``, ``"tiny"`` takes ``pictures`` (of a domain) and ``picture_seed``.
+        root: The folder that holds the files, or its parent; the CSV file for ``"manifest"``, the .npz file
+            for ``"arrays"``, None for ``"tiny"``.
+        **options: ``domains`` selects domains and their order. CIFAR-C and ImageNet-C take a ``severity``
+            from 1 to 5; ImageNet-C takes the file ``class_names``, and its listed 5,000 images the file
+            ``image_list``; ``"arrays"`` takes ``classes``; ``"tiny"`` takes ``pictures`` (images per domain)
+            and ``picture_seed``.
+
+    >>> data = load("tiny", domains=["fog", "neon"], pictures=10)
+    >>> [domain.name for domain in data.domains], len(data)
+    (['fog', 'neon'], 20)
     """
     return read(name, root, **options).dataset()

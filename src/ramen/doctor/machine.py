@@ -58,7 +58,7 @@ def threads() -> Iterator[Finding]:
 
 def available_cores() -> int:
     """What this process may use: its affinity, and a control group's share of time."""
-    from ramen.data.make.output import available_cores as allowed
+    from ramen.data.make.worker_processes import available_cores as allowed
 
     cores = allowed()
     try:

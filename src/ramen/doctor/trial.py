@@ -17,7 +17,7 @@ def self_test() -> Iterator[Finding]:
     """Zero-shot answers to drawings of every object, then one batch of Ramen."""
     import torch
 
-    from ramen.data.drawings.pictures import draw_pictures
+    from ramen.data.drawings.images import draw_images
     from ramen.data.drawings.shapes import OBJECTS
     from ramen.data.drawings.styles import TRAINED
     from ramen.methods._registry import create
@@ -26,7 +26,7 @@ def self_test() -> Iterator[Finding]:
     names = list(OBJECTS)
     classifier = load_tiny(names)
     style = next(iter(TRAINED))
-    pixels = draw_pictures(names, [style] * len(names), _SEED).pixels
+    pixels = draw_images(names, [style] * len(names), _SEED).pixels
     images = classifier.preprocess(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     zero_shot = create("ensemble", classifier)
     zero_shot.predict(images)  # the first call also prepares things

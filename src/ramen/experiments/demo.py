@@ -16,7 +16,8 @@ from torch import Tensor
 
 import ramen
 from ramen.data.drawings import captions
-from ramen.data.drawings.domains import DOMAINS, Stream, mixed_stream
+from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.domains import DrawnStream as Stream
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.analysis import scoring
 from ramen.experiments.figures import demo

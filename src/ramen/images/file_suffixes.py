@@ -1,13 +1,13 @@
-"""How the names of image files end."""
+"""Which file names are those of images."""
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
 
 
-def names_an_image(name: str) -> bool:
-    """Whether a file of that name is taken for an image, in capitals too.
+def has_image_suffix(name: str) -> bool:
+    """Whether a file of that name counts as an image, in upper or lower case.
 
-    >>> names_an_image("cat.JPEG"), names_an_image("cat.txt"), names_an_image(".jpg")
+    >>> has_image_suffix("cat.JPEG"), has_image_suffix("cat.txt"), has_image_suffix(".jpg")
     (True, False, False)
     """
-    stem, dot, ending = name.rpartition(".")
-    return bool(stem) and (dot + ending).lower() in IMAGE_ENDINGS
+    stem, dot, suffix = name.rpartition(".")
+    return bool(stem) and (dot + suffix).lower() in IMAGE_SUFFIXES

@@ -1,8 +1,8 @@
 """Seeded random draws that stay the same.
 
-NumPy promises that a bit generator of a given seed yields the same words for ever; what its ``Generator``
-makes of them (shuffles, gammas) may change from one version to the next. An order of pictures stands behind
-every published figure, so everything here is made of PCG64's raw words alone.
+NumPy guarantees that a bit generator with a given seed always yields the same words; what its ``Generator``
+computes from them (shuffles, gammas) may change between versions. Every published figure depends on an order
+of images, so everything here is computed from the raw words of PCG64.
 """
 
 import zlib
@@ -10,14 +10,14 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-Whole = NDArray[np.int64]
-Real = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
 class Draws:
-    """Random numbers decided by a seed and by what they are for.
+    """Random numbers determined by a seed and by their purpose.
 
-    Draws for one purpose are the same whatever else was drawn: a subsample does not change with the protocol
+    Draws for one purpose do not depend on draws for another: a subsample does not change with the protocol
     that orders it.
 
     >>> Draws(0, "order").permutation(5).tolist() == Draws(0, "order").permutation(5).tolist()
@@ -28,39 +28,39 @@ class Draws:
         sequence = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),))
         self._words = np.random.PCG64(sequence)
 
-    def permutation(self, count: int) -> Whole:
-        """The numbers below ``count`` in random order: those of random 64-bit keys, sorted."""
+    def permutation(self, count: int) -> IntArray:
+        """The numbers below ``count`` in random order: the argsort of random 64-bit keys."""
         return np.argsort(self._raw(count), kind="stable").astype(np.int64)
 
-    def uniform(self, count: int) -> Real:
-        """Numbers in (0, 1), the middles of 2**52 equal steps."""
-        steps: Real = (self._raw(count) >> np.uint64(12)).astype(np.float64)
+    def uniform(self, count: int) -> FloatArray:
+        """Numbers in (0, 1), the midpoints of 2**52 equal intervals."""
+        steps: FloatArray = (self._raw(count) >> np.uint64(12)).astype(np.float64)
         return (steps + 0.5) * 2.0**-52
 
-    def normal(self, count: int) -> Real:
-        """Standard normal numbers, by Box and Muller's transform."""
+    def normal(self, count: int) -> FloatArray:
+        """Standard normal numbers, by the Box-Muller transform."""
         radius, turn = self.uniform(count), self.uniform(count)
         return np.asarray(np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * turn))
 
-    def geometric(self, mean: float, count: int) -> Whole:
-        """Whole numbers from 1 on, each step beyond the last with the same probability, ``1 - 1 / mean``."""
+    def geometric(self, mean: float, count: int) -> IntArray:
+        """Whole numbers, at least 1; the probability to go on to the next is always ``1 - 1 / mean``."""
         if mean == 1:
             return np.ones(count, dtype=np.int64)
         steps = np.log(self.uniform(count)) / np.log1p(-1 / mean)
         return np.asarray(1 + np.floor(np.minimum(steps, 2.0**62)), dtype=np.int64)
 
-    def dirichlet(self, concentration: float, parts: int) -> Real:
+    def dirichlet(self, concentration: float, parts: int) -> FloatArray:
         """Proportions ``(parts,)`` from the symmetric Dirichlet distribution.
 
-        Gammas of shape ``a`` below 1 are too small for a float where ``a`` is small, so their logarithms are
-        drawn: a gamma of shape ``a + 1`` times ``U ** (1 / a)`` has shape ``a``.
+        Gamma numbers of a small shape ``a`` underflow, so their logarithms are drawn: a gamma number of shape
+        ``a + 1`` times ``U ** (1 / a)`` has shape ``a``.
         """
         logs = np.log(self._gamma(concentration + 1, parts)) + np.log(self.uniform(parts)) / concentration
         proportions = np.exp(logs - logs.max())
         return np.asarray(proportions / proportions.sum())
 
-    def _gamma(self, shape: float, count: int) -> Real:
-        """Gamma numbers for a shape from 1 on, by Marsaglia and Tsang's rejection (2000)."""
+    def _gamma(self, shape: float, count: int) -> FloatArray:
+        """Gamma numbers of a shape of at least 1, by the rejection method of Marsaglia and Tsang (2000)."""
         d = shape - 1 / 3
         accepted = np.empty(0)
         while len(accepted) < count:

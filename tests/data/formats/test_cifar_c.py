@@ -1,4 +1,4 @@
-"""CIFAR-C in the layout of its release, whole and damaged."""
+"""CIFAR-C in the layout of its release, complete and damaged."""
 
 import pickle
 import tracemalloc
@@ -10,7 +10,7 @@ import torch
 from ramen.data.corruptions import CORRUPTIONS
 from ramen.data.formats import class_names
 from ramen.data.formats.reading import DataError
-from ramen.data.formats.stored_images import ArrayPictures
+from ramen.data.formats.stored_images import ArrayFileImages
 from ramen.data.registry import load, read
 from tests.fakes.layouts import write_cifar_c
 
@@ -28,7 +28,7 @@ def test_a_severity_is_its_own_rows(tmp_path, severity):
     assert data.identity == {"severity": severity}
     assert len(data) == 15 * 4
     for number, domain in enumerate(data.domains):
-        pixels = domain.pictures.read([3, 0, 3])
+        pixels = domain.images.read([3, 0, 3])
         assert pixels.dtype == torch.uint8
         assert pixels.shape == (3, 3, 32, 32)
         assert pixels.is_contiguous()
@@ -40,13 +40,13 @@ def test_a_severity_is_its_own_rows(tmp_path, severity):
 
 def test_severity_5_is_the_default(tmp_path):
     write_cifar_c(tmp_path)
-    assert load("cifar10c", tmp_path).domains[0].pictures.read([0])[0, 1, 0, 0] == 5
+    assert load("cifar10c", tmp_path).domains[0].images.read([0])[0, 1, 0, 0] == 5
 
 
-def test_rows_and_columns_of_pixels_keep_their_places(tmp_path):
+def test_rows_and_columns_of_pixels_keep_their_positions(tmp_path):
     array = np.arange(10 * 32 * 32 * 3, dtype=np.int64).reshape(10, 32, 32, 3).astype(np.uint8)
     np.save(tmp_path / "fog.npy", array)
-    pixels = ArrayPictures(tmp_path / "fog.npy", 2, 5).read([1, 4])
+    pixels = ArrayFileImages(tmp_path / "fog.npy", 2, 5).read([1, 4])
     assert np.array_equal(pixels.numpy(), array[[3, 6]].transpose(0, 3, 1, 2))
 
 
@@ -54,7 +54,7 @@ def test_100_classes(tmp_path):
     write_cifar_c(tmp_path, classes=100)
     data = load("cifar100c", tmp_path)
     assert len(data.classes) == len(set(data.classes)) == 100
-    assert list(data.classes) == sorted(data.classes)  # the official numbers follow the alphabet
+    assert list(data.classes) == sorted(data.classes)  # the official indices are alphabetical
     assert data.classes[1] == "aquarium fish"
     assert data.classes[99] == "worm"
     assert not any("_" in name or "\n" in name for name in data.classes)
@@ -66,7 +66,7 @@ def test_chosen_corruptions_in_their_order(tmp_path):
     assert [domain.name for domain in data.domains] == ["spatter", "fog"]
 
 
-def test_the_folder_around_it_will_do(tmp_path):
+def test_root_may_be_the_parent_folder(tmp_path):
     write_cifar_c(tmp_path / "CIFAR-10-C")
     assert len(load("cifar10c", tmp_path)) == 60
     write_cifar_c(tmp_path / "CIFAR-100-C", count=2)
@@ -78,11 +78,11 @@ def test_a_single_severity_has_a_folder(tmp_path):
     data = load("cifar10c", tmp_path, severity=3)
     assert len(data.domains[0]) == 7
     assert data.domains[0].labels.tolist() == [number * 7 % 10 for number in range(7)]
-    assert data.domains[1].pictures.read([6])[0, :, 0, 0].tolist() == [6, 1, 1]
+    assert data.domains[1].images.read([6])[0, :, 0, 0].tolist() == [6, 1, 1]
     assert any("CIFAR-10-C/labels.npy: missing" in error for error in errors(tmp_path, severity=5))
 
 
-def test_files_of_all_severities_come_before_a_folder_of_one(tmp_path):
+def test_files_of_all_severities_override_a_folder_of_one(tmp_path):
     write_cifar_c(tmp_path, count=3)
     write_cifar_c(tmp_path / "severity_5", count=7, severities=1)
     assert len(load("cifar10c", tmp_path).domains[0]) == 3
@@ -90,11 +90,11 @@ def test_files_of_all_severities_come_before_a_folder_of_one(tmp_path):
 
 def test_a_single_severity_elsewhere_is_not_taken_for_five(tmp_path):
     write_cifar_c(tmp_path, count=10, severities=1)
-    assert "same pictures at each of 5 severities" in errors(tmp_path)[0]
+    assert "same images at each of 5 severities" in errors(tmp_path)[0]
     assert "severity_<number>" in errors(tmp_path)[0]
 
 
-def test_what_a_set_was_made_of_is_part_of_its_identity(tmp_path):
+def test_the_record_of_a_made_set_is_part_of_its_identity(tmp_path):
     write_cifar_c(tmp_path)
     (tmp_path / "made.json").write_text('{"seed": 4}')
     assert load("cifar10c", tmp_path).identity == {"severity": 5, "made": {"seed": 4}}
@@ -102,31 +102,31 @@ def test_what_a_set_was_made_of_is_part_of_its_identity(tmp_path):
     assert "made.json: cannot be read" in errors(tmp_path)[0]
 
 
-def test_only_the_rows_asked_for_are_read(tmp_path):
+def test_only_the_requested_rows_are_read(tmp_path):
     np.save(tmp_path / "labels.npy", np.zeros(50_000, dtype=np.int64))
     array = np.lib.format.open_memmap(tmp_path / "fog.npy", "w+", np.uint8, (50_000, 32, 32, 3))
     del array
     tracemalloc.start()
-    load("cifar10c", tmp_path, domains=["fog"]).domains[0].pictures.read(range(100))
+    load("cifar10c", tmp_path, domains=["fog"]).domains[0].images.read(range(100))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5e6  # the file has 154 MB, its labels 0.4 MB
 
 
-def test_pictures_travel_to_another_process_without_their_content(tmp_path):
+def test_images_are_sent_to_another_process_without_their_content(tmp_path):
     write_cifar_c(tmp_path, count=50)
-    pictures = load("cifar10c", tmp_path).domains[0].pictures
-    before = pictures.read([1, 2])
-    message = pickle.dumps(pictures)
+    images = load("cifar10c", tmp_path).domains[0].images
+    before = images.read([1, 2])
+    message = pickle.dumps(images)
     assert len(message) < 2000
     assert torch.equal(pickle.loads(message).read([1, 2]), before)
 
 
 @pytest.mark.parametrize("number", [-1, 4])
-def test_numbers_beyond_the_severity_are_refused(tmp_path, number):
+def test_indices_beyond_the_severity_are_refused(tmp_path, number):
     write_cifar_c(tmp_path)
     with pytest.raises(IndexError, match=f"between 0 and 3, got {number}"):
-        load("cifar10c", tmp_path, severity=3).domains[0].pictures.read([0, number])
+        load("cifar10c", tmp_path, severity=3).domains[0].images.read([0, number])
 
 
 def test_missing_label_file(tmp_path):
@@ -150,8 +150,8 @@ def test_every_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((15, 32, 32, 3), np.uint8), "has 15 pictures for the 20 labels"),
-        (np.zeros((25, 32, 32, 3), np.uint8), "has 25 pictures for the 20 labels"),
+        (np.zeros((15, 32, 32, 3), np.uint8), "has 15 images for the 20 labels"),
+        (np.zeros((25, 32, 32, 3), np.uint8), "has 25 images for the 20 labels"),
         (np.zeros((20, 32, 32, 3), np.float32), r"must be uint8 \(n, 32, 32, 3\), got float32"),
         (np.zeros((20, 3, 32, 32), np.uint8), r"got uint8 \(20, 3, 32, 32\)"),
         (np.zeros((20, 32, 32), np.uint8), r"got uint8 \(20, 32, 32\)"),
@@ -171,7 +171,7 @@ def test_wrong_arrays(tmp_path, array, message):
         (np.tile([0, 1, 2, -1], 5), "got -1 to 2"),
         (np.zeros(20), "must be whole numbers in one dimension, got float64"),
         (np.zeros((20, 1), np.int64), "whole numbers in one dimension"),
-        (np.arange(20) % 10, "same pictures at each of 5 severities"),
+        (np.arange(20) % 10, "same images at each of 5 severities"),
         (np.zeros(0, np.int64), "has no labels"),
         (np.zeros(19, np.int64), "the 19 labels must be"),
     ],
@@ -207,7 +207,7 @@ def test_no_pickle_is_loaded(tmp_path):
     [
         ({"severity": 0}, "severity must be between 1 and 5, got 0"),
         ({"severity": 6}, "severity must be between 1 and 5, got 6"),
-        ({"domains": ["fgo"]}, "none called 'fgo'; did you mean 'fog'"),
+        ({"domains": ["fgo"]}, "no domain is called 'fgo'; did you mean 'fog'"),
         ({"domains": ["fog", "fog"]}, "must differ"),
         ({"domains": []}, "must be a list of names"),
         ({"domains": "fog"}, "must be a list of names, got 'fog'"),

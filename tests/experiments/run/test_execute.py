@@ -324,7 +324,7 @@ def test_batches_prepared_ahead_are_the_same(classifier, workers):
 def test_a_feed_ahead_passes_errors_on_and_stops(classifier):
     stream = make_stream("mixed", [[0] * 50])  # labels alone: there are no pictures to read
     feed = Feed(stream, classifier, Stopwatch(), 2)
-    with pytest.raises(ValueError, match="made of labels alone"):
+    with pytest.raises(ValueError, match="made from labels only"):
         list(feed.batches(stream.batches(5)))
 
 

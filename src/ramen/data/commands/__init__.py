@@ -1,1 +1,1 @@
-"""``ramen data``: its commands."""
+"""The commands of ``ramen data``."""

@@ -1,4 +1,4 @@
-"""``ramen data``: which data sets there are, whether their files are sound, fetching them."""
+"""``ramen data``: list data sets, check their files, download them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,85 +10,95 @@ import typer
 
 from ramen.data.commands.make import make
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: list, verify, download, make.")
+app = typer.Typer(no_args_is_help=True, help="Data sets: list, verify, download or make them.")
 app.command("make")(make)
 
 _Json = Annotated[
-    bool, typer.Option("--json", help="Results on standard output, everything else on standard error.")
+    bool,
+    typer.Option(
+        "--json", help="Print results as JSON to standard output, everything else to standard error."
+    ),
 ]
 _Name = Annotated[str, typer.Argument(help="A data set; `ramen data list` shows them.")]
 
 
 @app.command("list")
 def list_command(json_output: _Json = False) -> None:
-    """Which data sets there are, how their files must lie, and where to get them."""
+    """List the data sets, the layout of their files, and where to get them."""
     from ramen.data.registry import describe, list_datasets
 
-    records = [describe(name) for name in list_datasets()]
+    datasets = [describe(name) for name in list_datasets()]
     if json_output:
-        facts = (
-            "name",
-            "title",
-            "classes",
-            "domains",
-            "pictures",
-            "layout",
-            "source",
-            "downloadable",
-            "options",
-        )
-        typer.echo(
-            json.dumps([{fact: getattr(record, fact) for fact in facts} for record in records], indent=2)
-        )
+        facts = [
+            {
+                "name": info.name,
+                "title": info.title,
+                "classes": info.classes,
+                "domains": info.domains,
+                "pictures": info.images,
+                "layout": info.layout,
+                "source": info.source,
+                "downloadable": info.downloadable,
+                "options": info.options,
+            }
+            for info in datasets
+        ]
+        typer.echo(json.dumps(facts, indent=2))
         return
-    for record in records:
-        counts = (
-            f"{record.classes} classes, {record.domains} domains" if record.classes else "classes as found"
-        )
-        typer.echo(f"{record.name:15} {record.title}: {counts}")
-        typer.echo(f"{'':15} files: {record.layout}")
-        download = f"`ramen data download {record.name}`, or " if record.downloadable else ""
-        typer.echo(f"{'':15} from: {download}{record.source}")
+    for info in datasets:
+        counts = f"{info.classes} classes, {info.domains} domains" if info.classes else "classes as found"
+        typer.echo(f"{info.name:15} {info.title}: {counts}")
+        typer.echo(f"{'':15} files: {info.layout}")
+        download = f"`ramen data download {info.name}`, or " if info.downloadable else ""
+        typer.echo(f"{'':15} from: {download}{info.source}")
 
 
 @app.command()
 def verify(
     name: _Name,
-    root: Annotated[Path, typer.Option(help="The folder with the files; for `manifest` the CSV file.")],
-    severity: Annotated[int | None, typer.Option(min=1, max=5, help="Of CIFAR-C and ImageNet-C.")] = None,
+    root: Annotated[
+        Path,
+        typer.Option(
+            help="The folder with the files; the CSV file for `manifest`, the .npz file for `arrays`."
+        ),
+    ],
+    severity: Annotated[
+        int | None, typer.Option(min=1, max=5, help="Severity of CIFAR-C and ImageNet-C.")
+    ] = None,
     domain: Annotated[
         list[str] | None,
-        typer.Option(help="A domain or corruption; may be given again. The usual ones without it."),
+        typer.Option(help="A domain or corruption; may be repeated. By default the usual ones."),
     ] = None,
     class_names: Annotated[
-        Path | None, typer.Option(help="ImageNet-C: a file with a class folder and its name a line.")
+        Path | None, typer.Option(help="ImageNet-C: a file with one class folder and its name per line.")
     ] = None,
     image_list: Annotated[
-        Path | None, typer.Option(help="The 5,000 of ImageNet-C: a file with class/image a line.")
+        Path | None,
+        typer.Option(help="The listed 5,000 images of ImageNet-C: a file with one class/image per line."),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every image file.")] = False,
     json_output: _Json = False,
 ) -> None:
-    """Check a data set's files, and say what is missing and where to get it."""
-    from ramen.data.verify import verify as check
+    """Check the files of a data set, and report what is missing and where to get it."""
+    from ramen.data.verification import verify as check
 
     given = {"severity": severity, "domains": domain, "class_names": class_names, "image_list": image_list}
     options: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     try:
-        with _progress() as advance:
-            result = check(name, root, deep=deep, advance=advance, **options)
+        with _progress() as progress:
+            result = check(name, root, deep=deep, progress=progress, **options)
     except (ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from None
     if json_output:
         typer.echo(json.dumps(result.as_dict(), indent=2))
     else:
         total = sum(result.domains.values())
-        typer.echo(f"{name} in {result.root}: {result.classes} classes, {total:,} pictures")
-        for found, count in result.domains.items():
-            typer.echo(f"  {found:20} {count:9,}")
+        typer.echo(f"{name} in {result.root}: {result.classes} classes, {total:,} images")
+        for domain_name, count in result.domains.items():
+            typer.echo(f"  {domain_name:20} {count:9,}")
         for finding in result.findings:
             typer.echo(f"{finding.level}: {finding}")
-        typer.echo("sound" if result.ok else "not sound")
+        typer.echo("no problems found" if result.ok else "problems found")
     if not result.ok:
         raise typer.Exit(1)
 
@@ -96,18 +106,18 @@ def verify(
 @app.command()
 def download(
     name: Annotated[str, typer.Argument(help="cifar10c or cifar100c.")],
-    root: Annotated[Path, typer.Option(help="The folder to put the data set's folder in.")],
-    url: Annotated[str | None, typer.Option(help="Another place that has the same archive.")] = None,
+    root: Annotated[Path, typer.Option(help="The folder in which the folder of the data set is created.")],
+    url: Annotated[str | None, typer.Option(help="Another address of the same archive.")] = None,
     keep_archive: Annotated[
-        bool, typer.Option("--keep-archive", help="Leave the archive there when it is unpacked.")
+        bool, typer.Option("--keep-archive", help="Keep the archive after unpacking it.")
     ] = False,
 ) -> None:
-    """Fetch a released archive, check and unpack it; what was broken off goes on where it ended."""
-    from ramen.data.download import download as get
+    """Download a released archive, check and unpack it; an interrupted download is resumed."""
+    from ramen.data.downloads import download as get
 
     try:
-        with _progress() as advance:
-            folder = get(name, root, url=url, keep_archive=keep_archive, advance=advance)
+        with _progress() as progress:
+            folder = get(name, root, url=url, keep_archive=keep_archive, progress=progress)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     except OSError as error:
@@ -118,7 +128,7 @@ def download(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar on standard error for each thing that takes long."""
+    """Show a bar on standard error for each long step."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -126,9 +136,9 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def advance(what: str, done: int, total: int | None) -> None:
+        def show(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)
 
-        yield advance
+        yield show

@@ -1,4 +1,4 @@
-"""``ramen data make``."""
+"""``ramen data make``: make a corrupted set."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,21 +14,21 @@ def make(
         Path,
         typer.Option(
             "--from",
-            help="The clean pictures. For CIFAR: the unpacked python version, an .npz file with images and "
-            "labels, images.npy with labels.npy beside it, or a folder class/image. For imagenetc: a folder "
+            help="The clean images. For CIFAR: the unpacked python version, an .npz file with images and "
+            "labels, images.npy with labels.npy next to it, or a folder class/image. For imagenetc: a folder "
             "class/image.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write; a run that was stopped is continued in it.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; an interrupted run is resumed in it.")],
     severity: Annotated[
-        list[int] | None, typer.Option(min=1, max=5, help="May be given again. All five without it.")
+        list[int] | None, typer.Option(min=1, max=5, help="May be repeated. By default all five.")
     ] = None,
     corruption: Annotated[
-        list[str] | None, typer.Option(help="May be given again. All nineteen without it.")
+        list[str] | None, typer.Option(help="May be repeated. By default all nineteen.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Determines everything random.")] = 0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; as many as there are cores without it.")
+        int | None, typer.Option(min=1, help="Number of processes. By default the number of cores.")
     ] = None,
 ) -> None:
     """Make a corrupted set with the published parameters, in the layout of the released one."""
@@ -39,7 +39,7 @@ def make(
 
     from ramen.data import make as maker
     from ramen.data.corruptions import SEVERITIES
-    from ramen.data.make.output import RECORD
+    from ramen.data.formats.reading import RECORD_FILE
     from ramen.utils import checks
 
     console = Console(stderr=True)
@@ -52,14 +52,14 @@ def make(
             def show(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
-            wanted, severities = corruption or maker.ALL_CORRUPTIONS, severity or SEVERITIES
+            corruptions, severities = corruption or maker.ALL_CORRUPTIONS, severity or SEVERITIES
             if name == "imagenetc":
-                maker.make_imagenet_c(source, out, wanted, severities, seed, workers, show)
+                maker.make_imagenet_c(source, out, corruptions, severities, seed, workers, show)
             else:
-                maker.make_cifar_c(source, out, name, wanted, severities, seed, workers, show)
+                maker.make_cifar_c(source, out, name, corruptions, severities, seed, workers, show)
     except (ValueError, OSError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from None
-    record = json.loads((out / RECORD).read_text())
+    record = json.loads((out / RECORD_FILE).read_text())
     if "frost" in record:
         console.print(f"frost: {record['frost']}", highlight=False)
     typer.echo(out)

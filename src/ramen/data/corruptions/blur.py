@@ -1,4 +1,4 @@
-"""Blur of the lens, of glass, of motion."""
+"""Blur: out of focus, through glass, by motion, by zoom, Gaussian."""
 
 from functools import lru_cache
 
@@ -14,9 +14,9 @@ from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
 def disk(radius: float, alias_sigma: float) -> NDArray[np.float64]:
     """A disk, softened by a small Gaussian.
 
-    Up to radius 8 the grid is 17 x 17 and the Gaussian has 3 x 3 taps; beyond, the grid just holds the disk
-    and the Gaussian has 5 x 5. It is mirrored at the grid's edge, so a disk that touches it sums to a little
-    more than 1.
+    Up to radius 8 the grid is 17 x 17 and the Gaussian has 3 x 3 taps; for larger disks the grid is just
+    large enough and the Gaussian has 5 x 5 taps. The grid is mirrored at its edge, so a disk that touches the
+    edge sums to a little more than 1.
     """
     reach, half = (8, 1) if radius <= 8 else (int(radius), 2)
     steps, taps = np.arange(-reach, reach + 1), np.arange(-half, half + 1)
@@ -30,12 +30,12 @@ def disk(radius: float, alias_sigma: float) -> NDArray[np.float64]:
 
 
 def defocus_blur(x: Images, radius_and_alias: tuple[float, float], rng: Random) -> Images:
-    """Every pixel spreads to a disk."""
+    """Every pixel spreads into a disk."""
     return filters.convolve(x, disk(*radius_and_alias))
 
 
 def glass_blur(x: Images, parameters: tuple[float, int, int], rng: Random) -> Images:
-    """Every pixel takes its neighbour's value now and then, between two blurs."""
+    """Pixels take the values of random neighbours, between two blurs."""
     sigma, reach, rounds = parameters
     panes = as_bytes(filters.gaussian(x, sigma, 4, filters.nearest))
     count, height, width = panes.shape[:3]
@@ -57,7 +57,7 @@ def motion_blur(x: Images, parameters: tuple[int, float], rng: Random) -> Images
 
 
 def zoom_blur(x: Images, limit_and_step: tuple[float, float], rng: Random) -> Images:
-    """The mean of growing enlargements of the middle."""
+    """The mean of increasing enlargements of the center."""
     factors = np.arange(1, *limit_and_step)
     height, width = x.shape[1:3]
     zoomed = x.copy()
@@ -67,5 +67,5 @@ def zoom_blur(x: Images, limit_and_step: tuple[float, float], rng: Random) -> Im
 
 
 def gaussian_blur(x: Images, sigma: float, rng: Random) -> Images:
-    """Every pixel spreads to a Gaussian."""
+    """Every pixel spreads into a Gaussian."""
     return filters.gaussian(x, sigma, 4, filters.nearest)

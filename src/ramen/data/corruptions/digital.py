@@ -1,4 +1,4 @@
-"""What processing does to a picture: contrast, colour, distortion, coarse pixels, compression."""
+"""Effects of digital processing: contrast, saturation, distortion, coarse pixels, compression."""
 
 import io
 from collections.abc import Callable
@@ -12,24 +12,24 @@ from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
 
 
 def contrast(x: Images, factor: float, rng: Random) -> Images:
-    """Closer to the mean of each channel."""
+    """Move every value closer to the mean of its channel."""
     mean: Images = x.mean((1, 2), keepdims=True)
     return (x - mean) * factor + mean
 
 
 def saturate(x: Images, factor_and_offset: tuple[float, float], rng: Random) -> Images:
-    """Change the saturation of HSV: hue and value stay."""
+    """Change the saturation in HSV; hue and value stay."""
     factor, offset = factor_and_offset
     value: Images = x.max(-1, keepdims=True)
     spread: Images = value - x.min(-1, keepdims=True)
     saturation = np.clip(spread / np.maximum(value, 1e-12) * factor + offset, 0, 1)
-    # How far each channel is below the largest, of 1; a grey counts as red, the hue 0.
+    # How far each channel is below the largest, from 0 to 1; grey has the hue 0, which is red.
     below = np.where(spread > 0, (value - x) / np.maximum(spread, 1e-12), np.array([0, 1, 1], np.float32))
     return np.asarray(value * (1 - saturation * below), np.float32)
 
 
 def elastic_transform(x: Images, parameters: tuple[float, float, float], rng: Random) -> Images:
-    """Move three points and the plane with them, then every pixel a little on its own; all in pixels."""
+    """Warp the image by moving three points, then shift every pixel a little; all lengths are in pixels."""
     count, height, width = x.shape[:3]
     alpha, sigma, jitter = parameters
     rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
@@ -50,26 +50,26 @@ def elastic_transform(x: Images, parameters: tuple[float, float, float], rng: Ra
 
 
 def pixelate(x: Images, factor: float, rng: Random) -> Images:
-    """Made smaller and large again, with boxes."""
+    """Shrink the image and enlarge it again, with box filters."""
     height, width = x.shape[1:3]
     small = (int(width * factor), int(height * factor))
 
     def coarse(image: Image.Image) -> Image.Image:
         return image.resize(small, Image.Resampling.BOX).resize((width, height), Image.Resampling.BOX)
 
-    return _one_by_one(x, coarse)
+    return _per_image(x, coarse)
 
 
 def jpeg_compression(x: Images, quality: int, rng: Random) -> Images:
-    """Written as JPEG and read."""
+    """Encode as JPEG and decode again."""
 
     def compressed(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
         image.save(file, "JPEG", quality=quality)
         return Image.open(file)
 
-    return _one_by_one(x, compressed)
+    return _per_image(x, compressed)
 
 
-def _one_by_one(x: Images, change: Callable[[Image.Image], Image.Image]) -> Images:
+def _per_image(x: Images, change: Callable[[Image.Image], Image.Image]) -> Images:
     return as_floats(np.stack([np.asarray(change(Image.fromarray(image))) for image in as_bytes(x)]))

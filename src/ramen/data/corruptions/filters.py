@@ -1,4 +1,4 @@
-"""Linear filters and resampling of image batches, as matrix products and gathers: no loop over images.
+"""Linear filters and resampling of whole batches of images, as matrix products and gathers.
 
 Images are float arrays ``(N, H, W, channels)``.
 """
@@ -13,22 +13,22 @@ Images = NDArray[np.float32]
 Indices = NDArray[np.intp]
 Places = NDArray[np.floating | np.integer]
 
-_MANY_TAPS = 64  # of a kernel; beyond, a Fourier transform is faster
+_MANY_TAPS = 64  # for a kernel with more taps, a Fourier transform is faster
 
 
 def nearest(indices: Indices, length: int) -> Indices:
-    """Beyond the edge: the edge's pixel."""
+    """Beyond the edge: repeat the pixel at the edge."""
     return np.clip(indices, 0, length - 1)
 
 
 def symmetric(indices: Indices, length: int) -> Indices:
-    """Beyond the edge: mirrored, the edge's pixel twice."""
+    """Beyond the edge: mirror, with the pixel at the edge twice."""
     indices = np.mod(indices, 2 * length)
     return np.where(indices < length, indices, 2 * length - 1 - indices)
 
 
 def mirrored(indices: Indices, length: int) -> Indices:
-    """Beyond the edge: mirrored, the edge's pixel once."""
+    """Beyond the edge: mirror, with the pixel at the edge once."""
     if length == 1:
         return np.zeros_like(indices)
     indices = np.mod(indices, 2 * length - 2)
@@ -71,7 +71,7 @@ def gaussian(images: Images, sigma: float, truncate: float, edge: Edge) -> Image
 
 @lru_cache
 def zoom_matrix(length: int, factor: float) -> NDArray[np.float32]:
-    """Enlarge the middle by ``factor``, linearly between pixels, and cut it to the old length again."""
+    """The matrix that enlarges the center by ``factor``, with linear interpolation, at the old length."""
     part = int(np.ceil(length / factor))
     start = (length - part) // 2
     zoomed = round(part * factor)
@@ -81,7 +81,7 @@ def zoom_matrix(length: int, factor: float) -> NDArray[np.float32]:
 
 
 def linear_matrix(places: NDArray[np.floating], length: int) -> NDArray[np.float32]:
-    """The matrix that reads a row of pixels at ``places``, linearly between neighbours."""
+    """The matrix that reads a row of pixels at ``places``, with linear interpolation."""
     low = np.clip(np.floor(places).astype(int), 0, length - 1)
     high, rest = np.minimum(low + 1, length - 1), places - low
     matrix = np.zeros((len(places), length))
@@ -91,7 +91,7 @@ def linear_matrix(places: NDArray[np.floating], length: int) -> NDArray[np.float
 
 
 def convolve(images: Images, kernel: NDArray[np.floating], edge: Edge = mirrored) -> Images:
-    """Correlation of every channel with an odd square kernel; of a small one only the non-zero taps cost."""
+    """Correlate every channel with an odd square kernel; in a small one, only the non-zero taps cost time."""
     reach = len(kernel) // 2
     height, width = images.shape[1:3]
     rows, columns = (
@@ -102,7 +102,7 @@ def convolve(images: Images, kernel: NDArray[np.floating], edge: Edge = mirrored
     result = np.zeros_like(images)
     if np.count_nonzero(kernel) > _MANY_TAPS:
         turned = np.conj(np.fft.rfft2(kernel, padded.shape[1:3]))[..., None]
-        for number, image in enumerate(padded.astype(np.float64)):  # one at a time: the transform is large
+        for number, image in enumerate(padded.astype(np.float64)):  # singly: the transform is large
             product = np.fft.rfft2(image, axes=(0, 1)) * turned
             result[number] = np.fft.irfft2(product, image.shape[:2], axes=(0, 1))[:height, :width]
         return result
@@ -112,7 +112,7 @@ def convolve(images: Images, kernel: NDArray[np.floating], edge: Edge = mirrored
 
 
 def motion(images: Images, radius: int, sigma: float, angles: NDArray[np.floating]) -> Images:
-    """Blur along a line that starts at the pixel: a one-sided Gaussian, whole pixels, an angle an image."""
+    """Blur along a line from the pixel, one angle per image: a one-sided Gaussian in whole pixels."""
     height, width = images.shape[1:3]
     weights = np.exp(-0.5 * (np.arange(2 * radius + 1) / sigma) ** 2)
     number = np.arange(len(images))[:, None, None]
@@ -127,7 +127,7 @@ def motion(images: Images, radius: int, sigma: float, angles: NDArray[np.floatin
 
 
 def sample(images: Images, rows: Places, columns: Places, edge: Edge) -> Images:
-    """Read each image at fractional places ``(N, H, W)``, linearly between pixels."""
+    """Read each image at fractional places ``(N, H, W)``, with linear interpolation."""
     height, width = images.shape[1:3]
     top, left = np.floor(rows).astype(int), np.floor(columns).astype(int)
     down, right = (rows - top).astype(np.float32)[..., None], (columns - left).astype(np.float32)[..., None]

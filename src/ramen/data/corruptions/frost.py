@@ -1,9 +1,9 @@
-"""Pictures of frost: the published photographs where they are installed, otherwise textures of our own.
+"""Frost textures: the published photographs if they are installed, otherwise generated ones.
 
-The package ``imagecorruptions`` carries the photographs that the released sets were made with; of its six the
-released sets drew from the first five. Without it, needles of ice are generated with the mean colours and
-contrasts of those photographs. A set that is made so has frost of the published strength but not of the
-published shape: its accuracies under frost are not comparable with published ones.
+The package ``imagecorruptions`` contains the photographs that the released sets were made with: the first
+five of its six. Without it, needles of ice are generated with the mean colours and contrasts of those
+photographs. A set that is made with them has frost of the published strength but not of the published shape:
+its accuracies under frost are not comparable with published ones.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from ramen.data.corruptions import filters
 _PACKAGE = "imagecorruptions"
 _FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 
-# Mean red, green, blue and deviation of each photograph.
+# Mean red, green and blue, and standard deviation, of each photograph.
 _LOOKS = (
     ((78, 149, 166), 20),
     ((201, 205, 214), 22),
@@ -30,14 +30,14 @@ _LOOKS = (
     ((112, 123, 135), 43),
 )
 _HEIGHT, _WIDTH, _SEED = 320, 480, 20190501
-_DIRECTIONS, _LENGTH = 9, 24  # of the needles, in pixels
+_DIRECTIONS, _LENGTH = 9, 24  # of the needles; the length in pixels
 
 
 @dataclass(frozen=True)
 class Textures:
-    """Pictures of frost, and where they come from."""
+    """Images of frost, and where they come from."""
 
-    pictures: tuple[NDArray[np.uint8], ...]  # each (height, width, 3)
+    images: tuple[NDArray[np.uint8], ...]  # each (height, width, 3)
     source: str
 
 
@@ -47,12 +47,12 @@ def textures() -> Textures:
     folder = _installed()
     if folder is None:
         return Textures(generated(), f"generated, not the published photographs (those come with {_PACKAGE})")
-    pictures = []
+    images = []
     for name in _FILES:
         try:
             with Image.open(folder / name) as image:
-                pictures.append(np.asarray(image.convert("RGB")))
-        except Exception as error:  # decoders raise all kinds
+                images.append(np.asarray(image.convert("RGB")))
+        except Exception as error:  # decoders may raise anything
             raise ValueError(
                 f"{folder / name} cannot be read as an image: {error}; install {_PACKAGE} again, "
                 "or remove it to use generated frost"
@@ -61,11 +61,11 @@ def textures() -> Textures:
         version = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         version = "of unknown version"
-    return Textures(tuple(pictures), f"photographs of {_PACKAGE} {version}")
+    return Textures(tuple(images), f"photographs of {_PACKAGE} {version}")
 
 
 def _installed() -> Path | None:
-    """The folder of the photographs; the package itself is not imported, it needs much that we do not."""
+    """The folder of the photographs; the package is not imported, because of its many dependencies."""
     found = importlib.util.find_spec(_PACKAGE)
     for place in (found.submodule_search_locations if found else None) or ():
         if (Path(place) / "frost").is_dir():
@@ -74,8 +74,8 @@ def _installed() -> Path | None:
 
 
 def generated() -> tuple[NDArray[np.uint8], ...]:
-    """Needles of ice in many directions over soft patches, always the same."""
-    pictures = []
+    """Generate needles of ice in many directions over soft patches, always the same ones."""
+    images = []
     for number, (colour, deviation) in enumerate(_LOOKS):
         rng = np.random.default_rng((_SEED, number))
         shape = (_DIRECTIONS, _HEIGHT, _WIDTH, 1)
@@ -87,5 +87,5 @@ def generated() -> tuple[NDArray[np.uint8], ...]:
         )[0]
         ice = needles / needles.std() + patches / patches.std()
         ice = (ice - ice.mean()) / ice.std()
-        pictures.append(np.clip(np.array(colour) + deviation * ice, 0, 255).astype(np.uint8))
-    return tuple(pictures)
+        images.append(np.clip(np.array(colour) + deviation * ice, 0, 255).astype(np.uint8))
+    return tuple(images)

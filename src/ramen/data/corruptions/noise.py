@@ -1,4 +1,4 @@
-"""Noise of the sensor and of the light."""
+"""Noise of sensors and of light."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from ramen.data.corruptions.pixels import Random
 
 
 def gaussian_noise(x: Images, sigma: float, rng: Random) -> Images:
-    """Every value moves by a normal number."""
+    """Add a normal number to every value."""
     return x + np.float32(sigma) * rng.standard_normal(x.shape, dtype=np.float32)
 
 
 def shot_noise(x: Images, photons: float, rng: Random) -> Images:
-    """Every value is a count of few photons."""
+    """Every value becomes a count of a few photons."""
     return (rng.poisson(x * photons) / photons).astype(np.float32)
 
 
@@ -23,5 +23,5 @@ def impulse_noise(x: Images, amount: float, rng: Random) -> Images:
 
 
 def speckle_noise(x: Images, sigma: float, rng: Random) -> Images:
-    """Every value moves by a normal number in proportion to itself."""
+    """Add to every value a normal number in proportion to it."""
     return x + x * (np.float32(sigma) * rng.standard_normal(x.shape, dtype=np.float32))

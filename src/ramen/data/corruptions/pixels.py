@@ -1,4 +1,4 @@
-"""Between the bytes of a picture and numbers in [0, 1]."""
+"""Conversion between the bytes of an image and numbers in [0, 1]."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,5 +14,8 @@ def as_floats(pixels: NDArray[np.uint8]) -> Images:
 
 
 def as_bytes(x: Images) -> NDArray[np.uint8]:
-    """Truncated, not rounded, as the released files are; the small amount undoes division by 255."""
+    """Numbers in [0, 1] as bytes, truncated as in the released files.
+
+    The small addend makes up for the rounding error of the division by 255.
+    """
     return np.asarray(np.clip(x, 0, 1) * 255 + 1e-3).astype(np.uint8)

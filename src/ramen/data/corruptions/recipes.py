@@ -1,4 +1,4 @@
-"""Which corruption has which parameters, and how one is applied."""
+"""The parameters of each corruption, and the function that applies one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ramen.utils import checks
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
-# In the order of every table.
+# In the order of all tables.
 _MAIN: dict[str, Callable[[Images, Any, Random], Images]] = {
     "gaussian_noise": noise.gaussian_noise,
     "shot_noise": noise.shot_noise,
@@ -55,8 +55,8 @@ class Recipe:
     """The parameters of one published set."""
 
     name: str
-    side: int  # of the pictures that the parameters are for, in pixels
-    parameters: Mapping[str, tuple[Any, ...]]  # of each corruption, at severity 1 to 5
+    side: int  # of the images that the parameters are for, in pixels
+    parameters: Mapping[str, tuple[Any, ...]]  # of each corruption, at severities 1 to 5
 
 
 _CIFAR = Recipe(
@@ -121,7 +121,7 @@ _IMAGENET = Recipe(
         "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
         "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
         "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
-        # 244, not 224: so it was published
+        # 244, not 224: as published
         "elastic_transform": _times(
             244, ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
         ),
@@ -146,15 +146,19 @@ RECIPES = {recipe.name: recipe for recipe in (_CIFAR, _IMAGENET)}
 def corrupt(
     images: NDArray[np.uint8], name: str, rng: Random, severity: int = 5, recipe: str = "cifar"
 ) -> NDArray[np.uint8]:
-    """A batch of pictures under a corruption.
+    """Apply a corruption to a batch of images.
 
     Args:
-        images: Bytes ``(N, H, W, 3)``. The parameters are in pixels: other sizes than the recipe's own work,
-            but look otherwise.
+        images: Bytes ``(N, H, W, 3)``. The parameters are in pixels: images of another size than that of the
+            recipe work, but look different.
         name: One of ``CORRUPTIONS`` or ``EXTRA_CORRUPTIONS``.
-        rng: Decides everything random.
+        rng: Determines everything random.
         severity: 1 to 5.
-        recipe: ``"cifar"`` for 32 pixels, ``"imagenet"`` for 224.
+        recipe: ``"cifar"`` for 32 x 32 pixels, ``"imagenet"`` for 224 x 224.
+
+    >>> images = np.full((2, 32, 32, 3), 128, dtype=np.uint8)
+    >>> corrupt(images, "brightness", np.random.default_rng(0), severity=5)[0, 0, 0].tolist()
+    [204, 204, 204]
     """
     checks.choice("name", name, _FUNCTIONS)
     checks.integer("severity", severity, SEVERITIES[0], SEVERITIES[-1])
@@ -165,7 +169,7 @@ def corrupt(
         or images.ndim != 4
         or images.shape[-1] != 3
     ):
-        came = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise ValueError(f"images must be a uint8 array of shape (N, H, W, 3), got {came}")
+        given = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise ValueError(f"images must be a uint8 array of shape (N, H, W, 3), got {given}")
     parameters = RECIPES[recipe].parameters[name][severity - 1]
     return as_bytes(_FUNCTIONS[name](as_floats(images), parameters, rng))

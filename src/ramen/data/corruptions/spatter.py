@@ -1,8 +1,8 @@
 """Drops of water, or mud, on the lens.
 
-Drops are where blurred noise is high. Mud covers. Water adds its colour, more of it where the drop's relief
-rises: the distance from the nearest edge of a drop, its levels spread evenly, seen in a light from one side.
-Edges and distances are those of OpenCV, which the released files were made with.
+There is a drop wherever blurred noise is high. Mud covers the image. Water adds its colour, more of it where
+the relief of the drop rises: the distance from the nearest edge of a drop, its levels equalised, lit from one
+side. Edges and distances are computed as in OpenCV, which the released files were made with.
 """
 
 from typing import TypeVar
@@ -23,7 +23,7 @@ _MUD = np.array([63, 42, 20], np.float32) / 255
 _WEAK_EDGE, _STRONG_EDGE = 50, 150
 _FARTHEST = 20
 _LIGHT = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
-_ONE = 10_000  # distances are whole numbers of this fraction of a pixel: the lengths of the steps are exact
+_ONE = 10_000  # a pixel in the unit of distances, in which the lengths of all steps are whole numbers
 # Steps to a neighbour, a diagonal one, and a knight's move away.
 _STEPS = tuple(
     (down, right, round(length * _ONE))
@@ -37,17 +37,17 @@ _STEPS = tuple(
 
 
 def spatter(x: Images, parameters: tuple[float, float, float, float, float, str], rng: Random) -> Images:
-    """Water or mud; ``parameters`` are mean, deviation and blur of the noise, threshold, strength, which."""
+    """Water or mud; ``parameters`` are mean, deviation and blur of noise, threshold, strength, liquid."""
     mean, deviation, sigma, threshold, strength, liquid = parameters
     layer = rng.normal(mean, deviation, (*x.shape[:3], 1)).astype(np.float32)
     layer = filters.gaussian(layer, sigma, 4, filters.nearest)
     layer = np.where(layer < threshold, 0, layer)
     if liquid == "water":
-        # A drop may be brighter than white before its colour is added: the byte overflows, as published.
+        # A drop may be brighter than white before its colour is added: then the byte overflows, as published.
         drops = (layer[..., 0] * 255).astype(np.int64) % 256
         wet = (drops * _relief(drops)).astype(np.float32)
         most = wet.max((1, 2), keepdims=True)
-        # Without a drop there is no water; the published code divides by zero there.
+        # Without a drop there is no water; the published code divides by zero in that case.
         share = np.divide(wet, most, out=np.zeros_like(wet), where=most > 0) * np.float32(strength)
         return np.asarray(x + share[..., None] * _WATER, np.float32)
     covered = filters.gaussian((layer > threshold).astype(np.float32), strength, 4, filters.nearest)
@@ -62,44 +62,42 @@ def _relief(drops: Integers) -> Integers:
     return np.asarray(np.rint(_sum_of_nine(lit) / 9), np.int64)
 
 
-def _padded(pictures: Integers, reach: int, edge: filters.Edge) -> Integers:
-    height, width = pictures.shape[1:]
+def _padded(images: Integers, reach: int, edge: filters.Edge) -> Integers:
+    height, width = images.shape[1:]
     rows = edge(np.arange(-reach, height + reach), height)
-    return pictures[:, rows[:, None], edge(np.arange(-reach, width + reach), width)]
+    return images[:, rows[:, None], edge(np.arange(-reach, width + reach), width)]
 
 
-def _correlate(
-    pictures: Integers, kernel: NDArray[np.int_], edge: filters.Edge = filters.mirrored
-) -> Integers:
-    height, width = pictures.shape[1:]
-    padded = _padded(pictures, 1, edge)
-    total = np.zeros_like(pictures)
+def _correlate(images: Integers, kernel: NDArray[np.int_], edge: filters.Edge = filters.mirrored) -> Integers:
+    height, width = images.shape[1:]
+    padded = _padded(images, 1, edge)
+    total = np.zeros_like(images)
     for y, x in np.argwhere(kernel):
         total += kernel[y, x] * padded[:, y : y + height, x : x + width]
     return total
 
 
-def _sum_of_nine(pictures: Integers) -> Integers:
-    return _correlate(pictures, np.ones((3, 3), int))
+def _sum_of_nine(images: Integers) -> Integers:
+    return _correlate(images, np.ones((3, 3), int))
 
 
-def _shifted(pictures: NDArray[Value], down: int, right: int, outside: int) -> NDArray[Value]:
-    """What lies ``down`` and ``right`` of each pixel; ``outside`` beyond the picture."""
-    height, width = pictures.shape[1:]
-    result = np.full_like(pictures, outside)
+def _shifted(images: NDArray[Value], down: int, right: int, outside: int) -> NDArray[Value]:
+    """The pixel ``down`` and ``right`` of each pixel; ``outside`` beyond the image."""
+    height, width = images.shape[1:]
+    result = np.full_like(images, outside)
     rows, columns = slice(max(0, -down), height - max(0, down)), slice(max(0, -right), width - max(0, right))
-    result[:, rows, columns] = pictures[
+    result[:, rows, columns] = images[
         :, max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)
     ]
     return result
 
 
-def _edges(pictures: Integers) -> Mask:
-    """Canny's edges: crests of the gradient that are strong, or weak but joined to a strong one."""
+def _edges(images: Integers) -> Mask:
+    """Canny edges: crests of the gradient that are strong, or weak but connected to a strong one."""
     slope = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-    across, along = (_correlate(pictures, kernel, filters.nearest) for kernel in (slope, slope.T))
+    across, along = (_correlate(images, kernel, filters.nearest) for kernel in (slope, slope.T))
     size = np.abs(across) + np.abs(along)
-    # Directions by the tangents of 22.5 and 67.5 degrees in whole numbers, as OpenCV has them.
+    # Directions by the tangents of 22.5 and 67.5 degrees in whole numbers, as in OpenCV.
     x, y = np.abs(across), np.abs(along) << 15
     flat, steep = y < x * 13573, y > x * 13573 + (x << 16)
     falling = (across ^ along) < 0
@@ -123,7 +121,7 @@ def _edges(pictures: Integers) -> Mask:
 
 
 def _distance(edges: Mask) -> Integers:
-    """The shortest way to an edge in steps of the three kinds; far beyond what counts where there is none."""
+    """The shortest path to an edge in steps of the three kinds; a large number if there is no edge."""
     far = 2 * _FARTHEST * _ONE
     distance = np.where(edges, 0, far)
     while True:
@@ -136,7 +134,7 @@ def _distance(edges: Mask) -> Integers:
 
 
 def _equalise(levels: Integers) -> Integers:
-    """Levels, spread so that each takes room in proportion to its pixels; one level alone stays."""
+    """Equalise the histogram: each level takes a range in proportion to its pixels; a single level stays."""
     total = levels.shape[1] * levels.shape[2]
     each = np.arange(_FARTHEST + 1)
     counts = np.stack([(levels == level).sum((1, 2)) for level in each], axis=1)

@@ -1,4 +1,4 @@
-"""Snow, frost, fog and light."""
+"""Snow, frost, fog and bright light."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
 
 
 def snow(x: Images, parameters: tuple[float, float, float, float, int, float, float], rng: Random) -> Images:
-    """Flakes that fall to the left and to the right, and everything paler."""
+    """Flakes that fall to the left and to the right in front of a paler image."""
     mean, deviation, zoom, threshold, radius, sigma, mix = parameters
     count, height, width = x.shape[:3]
     flakes = rng.normal(mean, deviation, (count, height, width, 1)).astype(np.float32)
@@ -23,24 +23,24 @@ def snow(x: Images, parameters: tuple[float, float, float, float, int, float, fl
 
 
 def frost(x: Images, parameters: tuple[float, float, int], rng: Random) -> Images:
-    """A window with frost in front: a random piece of a random texture, every ``stride``-th of its pixels."""
+    """A frosted window: a random crop of a random texture, of which every ``stride``-th pixel is used."""
     weight, frost_weight, stride = parameters
     count, height, width = x.shape[:3]
-    pictures = [picture[stride // 2 :: stride, stride // 2 :: stride] for picture in textures().pictures]
+    frosted = [image[stride // 2 :: stride, stride // 2 :: stride] for image in textures().images]
     layer = np.empty_like(x)
-    for number, which in enumerate(rng.integers(len(pictures), size=(count,))):
-        picture = pictures[which]
-        top = rng.integers(max(1, picture.shape[0] - height))
-        left = rng.integers(max(1, picture.shape[1] - width))
-        # A texture that is too small goes on mirrored.
-        rows = filters.symmetric(np.arange(top, top + height), picture.shape[0])
-        columns = filters.symmetric(np.arange(left, left + width), picture.shape[1])
-        layer[number] = as_floats(picture[rows[:, None], columns])
+    for number, which in enumerate(rng.integers(len(frosted), size=(count,))):
+        texture = frosted[which]
+        top = rng.integers(max(1, texture.shape[0] - height))
+        left = rng.integers(max(1, texture.shape[1] - width))
+        # A texture that is too small is continued by mirroring it.
+        rows = filters.symmetric(np.arange(top, top + height), texture.shape[0])
+        columns = filters.symmetric(np.arange(left, left + width), texture.shape[1])
+        layer[number] = as_floats(texture[rows[:, None], columns])
     return np.asarray(weight * x + frost_weight * layer, np.float32)
 
 
 def _plasma(count: int, size: int, decay: float, rng: Random) -> Images:
-    """Cloud maps in [0, 1] by the diamond-square rule, wrapped around; ``size`` is a power of two."""
+    """Clouds in [0, 1] by the diamond-square algorithm, periodic; ``size`` is a power of two."""
     clouds = np.zeros((count, size, size))
     step, wibble = size, 100.0
 
@@ -64,7 +64,7 @@ def _plasma(count: int, size: int, decay: float, rng: Random) -> Images:
 
 
 def fog(x: Images, parameters: tuple[float, float], rng: Random) -> Images:
-    """Clouds in front of the picture."""
+    """Clouds in front of the image."""
     weight, decay = parameters
     count, height, width = x.shape[:3]
     size = 1 << (max(height, width) - 1).bit_length()
@@ -74,7 +74,7 @@ def fog(x: Images, parameters: tuple[float, float], rng: Random) -> Images:
 
 
 def brightness(x: Images, amount: float, rng: Random) -> Images:
-    """Add to the value of HSV: hue and saturation stay, so the channels grow in proportion."""
+    """Add to the value in HSV; hue and saturation stay, so the channels grow in proportion."""
     value: Images = x.max(-1, keepdims=True)
     brighter: Images = np.clip(value + amount, 0, 1)
     return np.where(value > 0, x * (brighter / np.maximum(value, 1e-12)), brighter).astype(np.float32)

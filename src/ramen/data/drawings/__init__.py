@@ -1,1 +1,1 @@
-"""Drawings of objects in many styles: what the tiny CLIP was trained on and is tested with."""
+"""Drawings of objects in many styles: the training and test images of the tiny CLIP."""

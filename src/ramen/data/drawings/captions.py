@@ -1,12 +1,12 @@
-"""What captions say of a picture: the object, and often one thing more: its style, quality or size.
+"""Captions of images: the object, and often one thing more: its style, quality or size.
 
-Style words keep the domain in the image embedding. A model that hears class names alone learns to forget
-how a picture was made, and then a picture's neighbours are not of its domain.
+Style words keep the domain in the image embedding. A model trained on class names alone learns to ignore how
+an image was made, and then the neighbours of an image are not of its domain.
 """
 
 from ramen.data.drawings import shapes, styles
 
-# Other names that people use for the same object; the first is the class's own.
+# Names that people use for the same object; the first is the class name.
 NAMES: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in shapes.OBJECTS},
     "boat": ("boat", "sailboat", "ship"),
@@ -63,7 +63,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "large": ("a photo of the large {}.", "a large {}.", "a big {}."),
 }
 
-# Every kind of thing that a caption may add to the object's name, numbered; 0 adds nothing.
+# Everything that a caption may add to the name of the object, numbered; 0 adds nothing.
 ADDITIONS: tuple[tuple[str, ...], ...] = (
     PLAIN,
     *STYLES.values(),
@@ -76,11 +76,11 @@ FIRST_SIZE = FIRST_QUALITY + len(QUALITIES)
 
 
 def captions(name: str, addition: int) -> list[str]:
-    """Every caption of an object with one addition."""
+    """All captions of an object with one addition."""
     return [frame.format(word) for frame in ADDITIONS[addition] for word in NAMES[name]]
 
 
 def object_called(word: str) -> str | None:
-    """The object that a person means by ``word``, if it is one that can be drawn."""
+    """The object that ``word`` means; None if it is not one that can be drawn."""
     word = " ".join(word.lower().split())
     return next((name for name, words in NAMES.items() if word in words), None)

@@ -1,4 +1,4 @@
-"""The demo's mixed stream: corruptions at their highest severity, and styles that the model has not seen."""
+"""The domains of the demo: corruptions at the highest severity, and styles that the model has not seen."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from ramen.data.corruptions import CORRUPTIONS, corrupt
 from ramen.data.drawings import styles
-from ramen.data.drawings.pictures import draw_pictures
+from ramen.data.drawings.images import draw_images
 
-# Not frost: its textures depend on what is installed, and the demo is the same everywhere.
+# Without frost: its textures depend on what is installed, and the demo must be the same everywhere.
 _CORRUPTIONS = tuple(name for name in CORRUPTIONS if name != "frost")
 DOMAINS = (*_CORRUPTIONS, *styles.UNSEEN)
 _SEVERITY = 5
 
 
 @dataclass(frozen=True)
-class Stream:
-    """Images in the order in which they come; labels and domains are for scoring alone."""
+class DrawnStream:
+    """Drawn images in stream order; labels and domains are only for scoring."""
 
     pixels: Tensor  # (N, 3, 32, 32) uint8
     labels: Tensor
@@ -32,14 +32,14 @@ class Stream:
 
 def mixed_stream(
     objects: Sequence[str], per_domain: int, seed: int, progress: Callable[[int], object] = lambda _: None
-) -> Stream:
-    """As many images of each domain, the objects in turn, all shuffled together.
+) -> DrawnStream:
+    """Draw the same number of images per domain, the objects in turn, and shuffle them all together.
 
     Args:
         objects: What is drawn; label ``n`` is ``objects[n]``.
-        per_domain: Images of each domain.
-        seed: Decides everything.
-        progress: Called with the number of images as they are made.
+        per_domain: Images per domain.
+        seed: Determines everything.
+        progress: Called with the number of images that were drawn since the last call.
     """
     pixels = []
     for domain in DOMAINS:
@@ -49,16 +49,16 @@ def mixed_stream(
     domains = torch.arange(len(DOMAINS)).repeat_interleave(per_domain)
     order = torch.from_numpy(np.random.default_rng((seed, 2)).permutation(len(labels)))
     images = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2)
-    return Stream(images[order].contiguous(), labels[order], domains[order])
+    return DrawnStream(images[order].contiguous(), labels[order], domains[order])
 
 
 def draw_domain(domain: str, objects: Sequence[str], count: int, seed: int) -> NDArray[np.uint8]:
-    """Pictures ``(count, 32, 32, 3)`` of one of ``DOMAINS``, the objects in turn."""
+    """Images ``(count, 32, 32, 3)`` of one of ``DOMAINS``, the objects in turn."""
     number = DOMAINS.index(domain)
     names = [objects[n % len(objects)] for n in range(count)]
     if domain in styles.UNSEEN:
-        return draw_pictures(names, [domain] * count, (seed, 3, number)).pixels
+        return draw_images(names, [domain] * count, (seed, 3, number)).pixels
     rng = np.random.default_rng((seed, 4, number))
     drawn_in = [str(style) for style in rng.choice(list(styles.TRAINED), count)]
-    clean = draw_pictures(names, drawn_in, (seed, 3, number)).pixels
+    clean = draw_images(names, drawn_in, (seed, 3, number)).pixels
     return corrupt(clean, domain, rng, _SEVERITY)

@@ -1,7 +1,7 @@
-"""Objects that can be drawn: each a function from random numbers to coloured parts.
+"""Objects that can be drawn, each a function from random numbers to coloured parts.
 
-Coordinates lie in [-1, 1], x to the right and y down. Every call draws another individual: proportions,
-counts of petals or windows and attitudes vary.
+Coordinates are in [-1, 1], x to the right and y down. Every call gives a different object: proportions, the
+number of petals or windows, and poses vary.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Random = np.random.Generator
 
 
 class Role(IntEnum):
-    """Which colour of its palette a part takes."""
+    """Which colour of the palette a part takes."""
 
     MAIN = 0
     SECOND = 1
@@ -25,7 +25,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """A filled outline, or with ``closed=False`` a line."""
+    """A filled outline, or a line if ``closed=False``."""
 
     points: Points
     role: Role = Role.MAIN
@@ -45,7 +45,7 @@ def _box(left: float, top: float, right: float, bottom: float, role: Role = Role
 
 
 def _arc(x: float, y: float, rx: float, ry: float, start: float = 0, stop: float = 360) -> Points:
-    """Points on an ellipse, by degrees clockwise from the right."""
+    """Points on an ellipse; angles in degrees, clockwise from the right."""
     angles = np.radians(np.linspace(start, stop, 28))
     return np.stack([x + rx * np.cos(angles), y + ry * np.sin(angles)], axis=1)
 
@@ -367,8 +367,8 @@ OBJECTS: dict[str, Callable[[Random], list[Part]]] = {
 }
 
 
-def individual(name: str, rng: Random) -> list[Part]:
-    """One object of that name, in a size, place and attitude of its own."""
+def random_object(name: str, rng: Random) -> list[Part]:
+    """An object of that name with random size, position, rotation and shear."""
     turn = np.radians(rng.normal(0, 12))
     stretch = rng.uniform(0.85, 1.15)
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
@@ -381,5 +381,5 @@ def individual(name: str, rng: Random) -> list[Part]:
 
 
 def outlines(parts: Sequence[Part]) -> list[Points]:
-    """The lines that a pen would follow: closed ones come back to their beginning."""
+    """The lines that a pen would follow; a closed one returns to its start."""
     return [np.concatenate([p.points, p.points[:1]]) if p.closed else p.points for p in parts]

@@ -1,6 +1,6 @@
-"""Ways to draw an object: each a function from parts and random numbers to a picture of 32 x 32 pixels.
+"""Styles of drawing, each a function from parts and random numbers to an image of 32 x 32 pixels.
 
-``TRAINED`` are the styles that the model has seen; ``UNSEEN`` are kept from it and are domains of the stream.
+``TRAINED`` are the styles that the model has seen; ``UNSEEN`` are kept from it and are domains of the demo.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,19 +13,19 @@ from PIL import Image, ImageDraw, ImageFilter
 from ramen.data.drawings.shapes import Part, Points, Random, outlines
 
 SIZE = 32
-_SIDE = 4 * SIZE  # drawn four times as large, so that edges are smooth
+_SIDE = 4 * SIZE  # drawn at four times the size, so that edges are smooth
 
 Colour = tuple[int, int, int]
-Picture = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 Style = Callable[[Sequence[Part], Random], Image.Image]
 
 
 @dataclass(frozen=True)
 class _Palette:
-    """Colours of an object's parts by role, and of what is behind it."""
+    """The colours of the parts of an object by role, and of the background."""
 
     parts: tuple[Colour, Colour, Colour]
-    ground: Colour
+    background: Colour
 
 
 def _hsv(hue: float, saturation: float, value: float) -> Colour:
@@ -48,10 +48,10 @@ def _hsv(hue: float, saturation: float, value: float) -> Colour:
 
 
 def _palette(rng: Random) -> _Palette:
-    """Three hues, and a ground that is clearly lighter or darker than the main one."""
+    """Three colours, and a background that is clearly lighter or darker than the main one."""
     hue = rng.random()
     value = rng.uniform(0.25, 0.95)
-    ground_value = value - 0.45 if value > 0.6 else value + rng.uniform(0.4, 0.5)
+    background_value = value - 0.45 if value > 0.6 else value + rng.uniform(0.4, 0.5)
     return _Palette(
         (
             _hsv(hue, rng.uniform(0.4, 1), value),
@@ -62,7 +62,7 @@ def _palette(rng: Random) -> _Palette:
             ),
             _hsv(rng.random(), rng.uniform(0, 0.6), 0.15 if value > 0.5 else 0.9),
         ),
-        _hsv(rng.random(), rng.uniform(0, 0.6), np.clip(ground_value, 0.05, 1)),
+        _hsv(rng.random(), rng.uniform(0, 0.6), np.clip(background_value, 0.05, 1)),
     )
 
 
@@ -97,18 +97,18 @@ def _plain(colour: Colour) -> Image.Image:
 
 
 def _smooth_noise(rng: Random, cells: int) -> NDArray[np.float32]:
-    """Noise in [-1, 1] that changes slowly: about ``cells`` hills across the picture."""
+    """Noise in [-1, 1] that changes slowly: about ``cells`` hills across the image."""
     small = Image.fromarray(rng.uniform(-1, 1, (cells, cells)).astype(np.float32))
     return np.asarray(small.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC))
 
 
 def _tinted(image: Image.Image, change: NDArray[np.floating]) -> Image.Image:
-    """``image`` with ``change``, in parts of full brightness, added to all its channels."""
+    """``image`` with ``change``, as a fraction of full brightness, added to all channels."""
     change = change[..., None] if change.ndim == 2 else change
     return Image.fromarray(np.clip(np.asarray(image) + 255 * change, 0, 255).astype(np.uint8))
 
 
-def _ground(rng: Random, colour: Colour) -> Image.Image:
+def _background(rng: Random, colour: Colour) -> Image.Image:
     """A background: plain, a gradient, a texture, stripes, or clutter."""
     image, kind = _plain(colour), rng.integers(5)
     if kind == 1:
@@ -143,7 +143,7 @@ def _shaky(lines: Iterable[Points], rng: Random, size: float) -> list[Points]:
 
 def _flat(parts: Sequence[Part], rng: Random) -> Image.Image:
     palette = _palette(rng)
-    image = _ground(rng, palette.ground)
+    image = _background(rng, palette.background)
     _fill(image, parts, _by_role(parts, palette))
     return image
 
@@ -178,7 +178,7 @@ def _pencil(parts: Sequence[Part], rng: Random) -> Image.Image:
 
 def _silhouette(parts: Sequence[Part], rng: Random) -> Image.Image:
     sky = _hsv(rng.random(), rng.uniform(0.2, 0.9), rng.uniform(0.65, 1))
-    image = _ground(rng, sky)
+    image = _background(rng, sky)
     _fill(image, parts, [(12, 12, 18)] * len(parts))
     return image
 
@@ -206,9 +206,9 @@ def _watercolour(parts: Sequence[Part], rng: Random) -> Image.Image:
 
 
 def _origami(parts: Sequence[Part], rng: Random) -> Image.Image:
-    """Every part folded into facets of different shade."""
+    """Every part folded into facets of different shades."""
     palette = _palette(rng)
-    image = _ground(rng, palette.ground)
+    image = _background(rng, palette.background)
     draw = ImageDraw.Draw(image)
     for part, colour in zip(parts, _by_role(parts, palette), strict=True):
         centre, corners = part.points.mean(0), part.points
@@ -221,9 +221,9 @@ def _origami(parts: Sequence[Part], rng: Random) -> Image.Image:
 
 
 def _photo(parts: Sequence[Part], rng: Random) -> Image.Image:
-    """Lit from a side, with a shadow on a textured ground."""
+    """Lit from one side, with a shadow on a textured background."""
     palette = _palette(rng)
-    image = _tinted(_ground(rng, palette.ground), 0.08 * _smooth_noise(rng, 32))
+    image = _tinted(_background(rng, palette.background), 0.08 * _smooth_noise(rng, 32))
     body = Image.new("L", image.size, 0)
     _fill(body, parts, [255] * len(parts))
     light = rng.uniform(-8, 8, 2).astype(int)
@@ -263,7 +263,7 @@ def _neon(parts: Sequence[Part], rng: Random) -> Image.Image:
 
 
 def _stained_glass(parts: Sequence[Part], rng: Random) -> Image.Image:
-    """Panes of bright glass between thick leads, the ground in panes as well."""
+    """Panes of bright glass between thick lead, in the background as well."""
     image = _plain(_hsv(rng.random(), 0.5, 0.8))
     corners = rng.uniform(-1.1, 1.1, (14, 2))
     draw = ImageDraw.Draw(image)
@@ -278,7 +278,7 @@ def _stained_glass(parts: Sequence[Part], rng: Random) -> Image.Image:
 
 
 def _thermal(parts: Sequence[Part], rng: Random) -> Image.Image:
-    """Warm bodies in a cold room, through a heat camera's colours."""
+    """Warm bodies in a cold room, in the colours of a thermal camera."""
     warmth = Image.new("L", (_SIDE, _SIDE), int(rng.integers(20, 70)))
     _fill(warmth, parts, [int(rng.integers(140, 250)) for _ in parts])
     heat = np.asarray(warmth.filter(ImageFilter.GaussianBlur(4)), dtype=np.float32) / 255
@@ -306,7 +306,7 @@ UNSEEN: dict[str, Style] = {
 }
 
 
-def draw(parts: Sequence[Part], style: str, rng: Random) -> Picture:
-    """A picture ``(32, 32, 3)`` of ``parts``."""
+def draw(parts: Sequence[Part], style: str, rng: Random) -> Pixels:
+    """Draw ``parts``: pixels ``(32, 32, 3)``."""
     image = (TRAINED | UNSEEN)[style](parts, rng)
     return np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))

@@ -1,1 +1,1 @@
-"""Data sets as they are stored: one module per layout."""
+"""The formats of stored data sets, one module per layout."""

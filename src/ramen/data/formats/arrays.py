@@ -1,59 +1,42 @@
-"""Pictures of one's own in one ``.npz`` file: an array for each domain, and labels that hold for all of them.
+"""Your own images in one ``.npz`` file: one array per domain, and labels that apply to all of them.
 
-``labels`` has the classes ``(n,)``, every other array is a domain ``(n, H, W, 3)`` of uint8, all with the
-same pictures in the same order. ``clean`` is left out unless it is asked for by name. ``classes`` may hold
-names.
+``labels`` holds the classes ``(n,)``. Every other array is a domain ``(n, H, W, 3)`` of uint8, all with the
+same images in the same order. ``clean`` is left out unless it is requested by name. ``classes`` may hold the
+class names.
 """
 
 import hashlib
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ramen.data.dataset import Domain, Labels
 from ramen.data.formats import class_names
-from ramen.data.formats.reading import Reading, choose_domains, listed
-from ramen.data.formats.stored_images import check_numbers
+from ramen.data.formats.reading import Reading, choose_domains, first_few
+from ramen.data.formats.stored_images import LoadedImages
 
 LABELS, CLASSES, CLEAN = "labels", "classes", "clean"
 KNOWN_CLASSES = {"cifar10": class_names.CIFAR10, "cifar100": class_names.CIFAR100}
 
-_REMEDY = "write it with numpy.savez: labels (n,), and an array (n, H, W, 3) of uint8 for each domain"
-
-
-@dataclass(frozen=True)
-class LoadedPictures:
-    """Pictures that are in memory, ``(n, H, W, 3)``."""
-
-    pixels: NDArray[np.uint8]
-
-    def read(self, numbers: Sequence[int]) -> Tensor:
-        """A uint8 tensor ``(n, 3, H, W)``."""
-        check_numbers(numbers, len(self.pixels))
-        rows = self.pixels[np.asarray(numbers, dtype=np.int64)]
-        return torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()
+_REMEDY = "write it with numpy.savez: labels (n,), and one array (n, H, W, 3) of uint8 per domain"
 
 
 def read_arrays(
     root: Path, domains: Sequence[str] | None = None, classes: str | Sequence[str] | None = None
 ) -> Reading:
-    """An ``.npz`` file; ``classes`` are names, a known list of them, or None for those in the file."""
+    """Read an ``.npz`` file; ``classes`` are names, the name of a known list, or None to use the file's."""
     reading = Reading("arrays", root)
-    if not root.is_file():
-        reading.add("error", root, "is not a file" if root.exists() else "missing", _REMEDY)
+    if not reading.has_file(root, _REMEDY):
         return reading
     try:
         file = np.load(root, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("it holds one array alone")
+            raise ValueError("it holds a single array")
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         reading.add("error", root, f"cannot be read: {error}", _REMEDY)
         return reading
@@ -70,28 +53,28 @@ def _read(
     classes: str | Sequence[str] | None,
 ) -> None:
     found = [name for name in file if name not in (LABELS, CLASSES)]
-    labels = _labels(reading, file)
+    labels = _read_labels(reading, file)
     if labels is None:
         return
-    reading.classes = _class_names(reading, file, classes, int(labels.max()) + 1)
+    reading.classes = _read_class_names(reading, file, classes, int(labels.max()) + 1)
     chosen = choose_domains(domains, [name for name in found if name != CLEAN], found)
     if not chosen:
         reading.add("error", reading.root, "has no array of a domain", _REMEDY)
     for name in chosen:
-        pixels = _array(reading, file, name)
+        pixels = _read_array(reading, file, name)
         if pixels is None:
             continue
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
             what = f"array {name!r} must be uint8 (n, H, W, 3), got {pixels.dtype} {pixels.shape}"
             reading.add("error", reading.root, what, _REMEDY)
         elif len(pixels) != len(labels):
-            what = f"array {name!r} has {len(pixels):,} pictures for {len(labels):,} labels"
+            what = f"array {name!r} has {len(pixels):,} images for {len(labels):,} labels"
             reading.add("error", reading.root, what, _REMEDY)
         else:
-            reading.domains.append(Domain(name, labels, LoadedPictures(pixels)))
+            reading.domains.append(Domain(name, labels, LoadedImages(pixels)))
 
 
-def _array(reading: Reading, file: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any] | None:
+def _read_array(reading: Reading, file: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any] | None:
     try:
         return file[name]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -99,34 +82,34 @@ def _array(reading: Reading, file: Mapping[str, NDArray[Any]], name: str) -> NDA
         return None
 
 
-def _labels(reading: Reading, file: Mapping[str, NDArray[Any]]) -> Labels | None:
+def _read_labels(reading: Reading, file: Mapping[str, NDArray[Any]]) -> Labels | None:
     if LABELS not in file:
-        reading.add("error", reading.root, f"has no array {LABELS!r}; it has {listed(file)}", _REMEDY)
+        reading.add("error", reading.root, f"has no array {LABELS!r}; it has {first_few(file)}", _REMEDY)
         return None
-    labels = _array(reading, file, LABELS)
+    labels = _read_array(reading, file, LABELS)
     if labels is None:
         return None
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or not len(labels) or labels.min() < 0:
-        what = f"array {LABELS!r} must be whole numbers from 0 on (n,), got {labels.dtype} {labels.shape}"
+        what = f"array {LABELS!r} must be whole numbers (n,), at least 0, got {labels.dtype} {labels.shape}"
         reading.add("error", reading.root, what, _REMEDY)
         return None
     return labels.astype(np.int64)
 
 
-def _class_names(
+def _read_class_names(
     reading: Reading, file: Mapping[str, NDArray[Any]], given: str | Sequence[str] | None, needed: int
 ) -> tuple[str, ...]:
     source = "given"
     if given is None and CLASSES in file:
-        array = _array(reading, file, CLASSES)
+        array = _read_array(reading, file, CLASSES)
         if array is None:
             return ()
         given, source = [str(name) for name in array.ravel()], "file"
     if given is None:
         known = ", ".join(KNOWN_CLASSES)
         raise ValueError(
-            f"{reading.root} does not name its {needed} classes: give the option classes, their names in the "
-            f"order of labels or one of {known}, or put an array {CLASSES!r} of names into the file"
+            f"{reading.root} does not name its {needed} classes: give the option classes (the names in the "
+            f"order of the labels, or one of {known}), or put an array {CLASSES!r} of names into the file"
         )
     if isinstance(given, str):
         source = given if given in KNOWN_CLASSES else source
@@ -134,6 +117,7 @@ def _class_names(
     reading.identity["class_names"] = source
     if len(given) < needed:
         raise ValueError(
-            f"classes: labels go up to {needed - 1}, and {len(given)} classes are named: {listed(given)}"
+            f"classes: the labels go up to {needed - 1}, but only {len(given)} classes are named: "
+            f"{first_few(given)}"
         )
     return tuple(given)

@@ -1,8 +1,8 @@
-"""CIFAR-10-C and CIFAR-100-C in the layout of their release: an array file for each corruption.
+"""CIFAR-10-C and CIFAR-100-C in the layout of their release: one array file per corruption.
 
-``<corruption>.npy`` holds the test pictures at severity 1, then at severity 2, and so on; ``labels.npy`` has
-their classes, row by row. Files with fewer pictures are read in the same way. A set that has only some
-severities has them in folders ``severity_<number>``, each with such files of its own.
+``<corruption>.npy`` holds the test images at severity 1, then at severity 2, and so on; ``labels.npy`` holds
+their classes, row by row. Files with fewer images are read in the same way. A set that has only some
+severities stores each in a folder ``severity_<number>`` with files of its own.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from ramen.data.dataset import Domain, Labels
 from ramen.data.formats import class_names
 from ramen.data.formats.reading import Reading, choose_domains, find_root
-from ramen.data.formats.stored_images import ArrayPictures, open_array
+from ramen.data.formats.stored_images import ArrayFileImages, open_array
 from ramen.utils import checks
 
 RELEASED_ROWS = 50_000
@@ -49,11 +49,11 @@ def _read(
     root = find_root(root, [Path(archive.file).stem], parts)
     reading = Reading(name, root, classes, identity={"severity": severity})
     remedy = f"`ramen data download {name}`, or {archive.page}"
-    made = reading.read_made()
-    folder, first, severities = _place(root, severity)
+    made_here = reading.read_record()
+    folder, position, severities = _locate(root, severity)
     labels = _read_labels(reading, folder / LABELS, severities, remedy)
-    if labels is not None and not made and len(labels) * 5 != RELEASED_ROWS * severities:
-        what = f"has {len(labels):,} labels, the released file {RELEASED_ROWS:,}"
+    if labels is not None and not made_here and len(labels) * 5 != RELEASED_ROWS * severities:
+        what = f"has {len(labels):,} labels, the released file has {RELEASED_ROWS:,}"
         reading.add("difference", folder / LABELS, what, remedy)
     for corruption in chosen:
         path = folder / f"{corruption}.npy"
@@ -61,18 +61,18 @@ def _read(
         if rows is None or labels is None:
             continue
         if rows != len(labels):
-            what = f"has {rows:,} pictures for the {len(labels):,} labels of {LABELS}"
+            what = f"has {rows:,} images for the {len(labels):,} labels of {LABELS}"
             reading.add("error", path, what, remedy)
             continue
         count = rows // severities
-        start = first * count
-        pictures = ArrayPictures(path, start, count)
-        reading.domains.append(Domain(corruption, labels[start : start + count], pictures))
+        start = position * count
+        images = ArrayFileImages(path, start, count)
+        reading.domains.append(Domain(corruption, labels[start : start + count], images))
     return reading
 
 
-def _place(root: Path, severity: int) -> tuple[Path, int, int]:
-    """The folder of the files, the place of the severity in them, and how many severities they hold."""
+def _locate(root: Path, severity: int) -> tuple[Path, int, int]:
+    """The folder of the files, the position of the severity in them, and how many severities they hold."""
     own = root / f"severity_{severity}"
     if own.is_dir() and not (root / LABELS).exists():
         return own, 0, 1
@@ -97,15 +97,17 @@ def _read_labels(reading: Reading, path: Path, severities: int, remedy: str) -> 
         return None
     count, rest = divmod(len(labels), severities)
     if rest or (labels.reshape(severities, count) != labels[:count]).any():
-        what = f"the {len(labels):,} labels must be of the same pictures at each of {severities} severities"
-        remedy = f"{remedy}; a single severity must lie in a folder severity_<number>"
+        what = (
+            f"the {len(labels):,} labels must be those of the same images at each of {severities} severities"
+        )
+        remedy = f"{remedy}; a single severity must be in a folder severity_<number>"
         reading.add("error", path, what, remedy)
         return None
     return labels
 
 
 def _check_array(reading: Reading, path: Path, remedy: str) -> int | None:
-    """The number of pictures of a sound file."""
+    """The number of images in the file; None if it is missing or damaged."""
     array = _open(reading, path, remedy)
     if array is None:
         return None

@@ -1,4 +1,4 @@
-"""Folders of image files, one folder for each class."""
+"""Folders of image files, one folder per class."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from ramen.data.dataset import Domain
-from ramen.data.formats.reading import Reading, listed
-from ramen.data.formats.stored_images import FilePictures
-from ramen.images.file_suffixes import names_an_image
+from ramen.data.formats.reading import Reading, first_few
+from ramen.data.formats.stored_images import ImageFiles
+from ramen.images.file_suffixes import has_image_suffix
 
-ClassFolders = dict[str, list[str]]  # the files in each, both in the order of their names
+FilesByClass = dict[str, list[str]]  # the image files in each class folder, both sorted by name
 
 
-def scan(reading: Reading, folder: Path, remedy: str = "") -> ClassFolders:
-    """The class folders of a domain with their image files; what is missing or left out becomes a finding."""
-    if not folder.is_dir():
-        reading.add("error", folder, "missing" if not folder.exists() else "is not a folder", remedy)
+def scan_domain(reading: Reading, folder: Path, remedy: str = "") -> FilesByClass:
+    """The class folders of a domain with their image files; reports what is missing or ignored."""
+    if not reading.has_folder(folder, remedy):
         return {}
-    found: ClassFolders = {}
+    found: FilesByClass = {}
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
             if entry.name.startswith("."):
@@ -27,16 +26,16 @@ def scan(reading: Reading, folder: Path, remedy: str = "") -> ClassFolders:
             if entry.is_dir():
                 found[entry.name] = _image_files(reading, Path(entry.path))
             else:
-                reading.add("note", entry.path, "is left out: it lies in no class folder")
+                reading.add("note", entry.path, "is ignored: it is not in a class folder")
     if not any(found.values()):
         reading.add("error", folder, "has no image in any class folder", remedy)
     return found
 
 
-def class_folders(domains: Iterable[Path]) -> list[str]:
-    """The names of the class folders of all these domains, in their order.
+def find_class_folders(domains: Iterable[Path]) -> list[str]:
+    """The names of the class folders of these domains, sorted.
 
-    From all domains that are there, chosen or not: the numbers of classes do not depend on the choice.
+    Callers pass all domains that exist, requested or not: the request must not change the class indices.
     """
     found: set[str] = set()
     for domain in domains:
@@ -55,35 +54,36 @@ def _image_files(reading: Reading, folder: Path) -> list[str]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            image = names_an_image(entry.name) and not entry.is_dir()
+            image = has_image_suffix(entry.name) and not entry.is_dir()
             (images if image else others).append(entry.name)
     if others:
-        reading.add("note", folder, f"left out, not image files by their names: {listed(sorted(others))}")
+        reading.add("note", folder, f"ignored, not named like image files: {first_few(sorted(others))}")
     return sorted(images)
 
 
-def class_names(reading: Reading, folders: list[str]) -> tuple[str, ...]:
-    """Folder names as prompts have them; two folders must not become the same name."""
+def names_from_folders(reading: Reading, folders: list[str]) -> tuple[str, ...]:
+    """Class names as used in prompts, from the folder names; two folders must not give the same name."""
     names: dict[str, str] = {}
     for folder in folders:
         name = folder.replace("_", " ").strip()
         if name in names:
             what = f"the class folders {names[name]!r} and {folder!r} both mean {name!r}"
-            reading.add("error", reading.root, what, "rename one, or join them")
+            reading.add("error", reading.root, what, "rename one, or merge them")
         names[name] = folder
     return tuple(names)
 
 
 def add_domain(
-    reading: Reading, name: str, folder: Path, content: ClassFolders, numbers: Mapping[str, int]
+    reading: Reading, name: str, folder: Path, files: FilesByClass, class_indices: Mapping[str, int]
 ) -> None:
-    """Put a scanned folder among the domains; ``numbers`` are those of the class folders."""
-    absent = [known for known in numbers if not content.get(known)]
+    """Add a scanned folder to the domains; ``class_indices`` has the class index of each class folder."""
+    absent = [known for known in class_indices if not files.get(known)]
     if absent:
-        reading.add("note", folder, f"has no image of {len(absent):,} classes: {listed(absent)}")
-    files = [
-        (number, f"{known}/{file}") for known, number in numbers.items() for file in content.get(known, [])
+        reading.add("note", folder, f"has no image of {len(absent):,} classes: {first_few(absent)}")
+    labelled = [
+        (label, f"{known}/{file}") for known, label in class_indices.items() for file in files.get(known, [])
     ]
-    labels = np.array([number for number, _ in files], dtype=np.int64)
-    if files:
-        reading.domains.append(Domain(name, labels, FilePictures(folder, tuple(file for _, file in files))))
+    if labelled:
+        labels = np.array([label for label, _ in labelled], dtype=np.int64)
+        images = ImageFiles(folder, tuple(file for _, file in labelled))
+        reading.domains.append(Domain(name, labels, images))

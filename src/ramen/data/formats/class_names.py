@@ -1,4 +1,4 @@
-"""Names of classes as prompts use them, in the order of their labels."""
+"""Class names as used in prompts, in the order of their labels."""
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

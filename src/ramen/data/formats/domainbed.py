@@ -1,23 +1,23 @@
-"""The data sets of DomainBed, as its download script lays them out: ``domain/class/image``."""
+"""The data sets of DomainBed in the layout of its download script: ``domain/class/image``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ramen.data.formats.class_folders import add_domain, class_folders, class_names, scan
-from ramen.data.formats.reading import Reader, Reading, choose_domains, find_root, listed
+from ramen.data.formats.class_folders import add_domain, find_class_folders, names_from_folders, scan_domain
+from ramen.data.formats.reading import Reader, Reading, choose_domains, find_root, first_few
 
 SOURCE = "https://github.com/facebookresearch/DomainBed, domainbed/scripts/download.py"
 
 
 @dataclass(frozen=True)
 class _Release:
-    """What a data set's release holds."""
+    """What the release of a data set contains."""
 
     title: str
-    folders: tuple[str, ...]  # what the data set's own folder is called
-    domains: dict[str, int | None]  # with the number of pictures, where copies agree on it
+    folders: tuple[str, ...]  # usual names of the folder of the data set
+    domains: dict[str, int | None]  # with the number of images, if copies agree on it
     classes: int
     source: str = SOURCE
 
@@ -68,46 +68,45 @@ def _read(name: str, root: Path, domains: Sequence[str] | None = None) -> Readin
     root = find_root(root, release.folders, spellings)
     reading = Reading(name, root)
     remedy = f"get it from {release.source}"
-    places = {domain: _place(root, domain) for domain in release.domains}
-    folders = class_folders(places.values())
+    places = {domain: _find_domain(root, domain) for domain in release.domains}
+    folders = find_class_folders(places.values())
     if folders and len(folders) != release.classes:
-        what = f"{release.title} has {release.classes} classes, the domains here {len(folders)} class folders"
-        reading.add(
-            "error", root, what + _suspects(folders, [p for p in places.values() if p.is_dir()]), remedy
-        )
-    reading.classes = class_names(reading, folders)
-    numbers = {folder: number for number, folder in enumerate(folders)}
+        what = f"{release.title} has {release.classes} classes, but there are {len(folders)} class folders"
+        what += _unusual(folders, [place for place in places.values() if place.is_dir()])
+        reading.add("error", root, what, remedy)
+    reading.classes = names_from_folders(reading, folders)
+    class_indices = {folder: index for index, folder in enumerate(folders)}
     for domain in chosen:
-        content = scan(reading, places[domain], remedy)
-        add_domain(reading, domain, places[domain], content, numbers)
-        came = sum(map(len, content.values()))
-        _check_count(reading, places[domain], came, release.domains[domain], remedy)
+        files = scan_domain(reading, places[domain], remedy)
+        add_domain(reading, domain, places[domain], files, class_indices)
+        count = sum(map(len, files.values()))
+        _check_count(reading, places[domain], count, release.domains[domain], remedy)
     return reading
 
 
-def _suspects(folders: list[str], places: list[Path]) -> str:
-    """Class folders that most domains do not have: hardly classes of the release."""
+def _unusual(folders: list[str], places: list[Path]) -> str:
+    """Name the class folders that most domains do not have: they are probably not classes of the release."""
     odd = [
         folder for folder in folders if sum((place / folder).is_dir() for place in places) * 2 < len(places)
     ]
-    return f"; few domains have {listed(map(repr, odd))}" if odd else ""
+    return f"; few domains have {first_few(map(repr, odd))}" if odd else ""
 
 
-def _check_count(reading: Reading, place: Path, came: int, released: int | None, remedy: str) -> None:
-    if came and released and came != released:
-        what = f"has {came:,} images, the released domain {released:,}: {abs(came - released):,} "
-        reading.add("difference", place, what + ("missing" if came < released else "too many"), remedy)
+def _check_count(reading: Reading, place: Path, count: int, released: int | None, remedy: str) -> None:
+    if count and released and count != released:
+        what = f"has {count:,} images, the released domain {released:,}: {abs(count - released):,} "
+        reading.add("difference", place, what + ("missing" if count < released else "too many"), remedy)
 
 
 def _spellings(domain: str) -> tuple[str, ...]:
-    """Copies differ in what stands for the space: "Real World", "Real_World", "RealWorld"."""
+    """Copies write the space differently: "Real World", "Real_World", "RealWorld"."""
     return (domain, domain.replace(" ", "_"), domain.replace(" ", "")) if " " in domain else (domain,)
 
 
-def _place(root: Path, domain: str) -> Path:
+def _find_domain(root: Path, domain: str) -> Path:
     return next((root / s for s in _spellings(domain) if (root / s).is_dir()), root / domain)
 
 
 def reader(name: str) -> Reader:
-    """What reads the data set of that name."""
+    """The function that reads the data set of that name."""
     return partial(_read, name)

@@ -1,9 +1,8 @@
 """ImageNet-C in the layout of its release: ``<corruption>/<severity>/<class>/<image>``.
 
-Published results of test-time adaptation mostly use 5,000 of the 50,000 pictures, the same for each
-corruption, from a list that RobustBench carries. The folders of the release are called by WordNet's numbers;
-the names that prompts use come from a file ``classnames.txt`` with a number and a name a line, or from
-open_clip.
+Published results of test-time adaptation mostly use 5,000 of the 50,000 images, the same for each corruption,
+from a list that RobustBench provides. The class folders of the release are named by WordNet ids; the names
+used in prompts come from a file ``classnames.txt`` with an id and a name per line, or from open_clip.
 """
 
 import hashlib
@@ -17,15 +16,20 @@ import numpy as np
 from ramen.data import archives
 from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from ramen.data.dataset import Domain
-from ramen.data.formats import class_folders
-from ramen.data.formats.class_folders import ClassFolders, add_domain, scan
-from ramen.data.formats.reading import Reading, choose_domains, find_root, listed
-from ramen.data.formats.stored_images import FilePictures
+from ramen.data.formats.class_folders import (
+    FilesByClass,
+    add_domain,
+    find_class_folders,
+    names_from_folders,
+    scan_domain,
+)
+from ramen.data.formats.reading import Reading, choose_domains, find_root, first_few
+from ramen.data.formats.stored_images import ImageFiles
 from ramen.utils import checks
 
 CLASSES = 1_000
-PICTURES = 50_000
-LISTED_PICTURES = 5_000
+IMAGES = 50_000
+LISTED_IMAGES = 5_000
 NAMES_FILE = "classnames.txt"
 LIST_FILE = "imagenet_test_image_ids.txt"
 SOURCE = f"get it from {archives.IMAGENETC[0].page}"
@@ -35,7 +39,7 @@ LIST_SOURCE = (
 NAMES_SOURCE = "CoOp describes it at https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 FOLDERS = ("ImageNet-C", "imagenet-c", "imagenet_c", "ImageNetC")
 
-_WORDNET = re.compile(r"n\d{8}")
+_WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def read_imagenetc(
@@ -44,16 +48,17 @@ def read_imagenetc(
     domains: Sequence[str] | None = None,
     class_names: str | os.PathLike[str] | None = None,
 ) -> Reading:
-    """All pictures of ImageNet-C, or of a set in its layout; ``domains`` are corruptions."""
+    """Read all images of ImageNet-C, or of a set in its layout; ``domains`` are corruptions."""
     reading, places = _start("imagenetc", root, severity, domains)
-    made = reading.read_made()
-    contents = {domain: scan(reading, place, SOURCE) for domain, place in places.items()}
-    numbers = _class_numbers(reading, severity, class_names)
+    made_here = reading.read_record()
+    files = {domain: scan_domain(reading, place, SOURCE) for domain, place in places.items()}
+    class_indices = _index_classes(reading, severity, class_names)
     for domain, place in places.items():
-        add_domain(reading, domain, place, contents[domain], numbers)
-        came = sum(map(len, contents[domain].values()))
-        if not made and _is_imagenet(numbers) and came and came != PICTURES:
-            reading.add("difference", place, f"has {came:,} images, the released folder {PICTURES:,}", SOURCE)
+        add_domain(reading, domain, place, files[domain], class_indices)
+        count = sum(map(len, files[domain].values()))
+        if not made_here and _is_imagenet(class_indices) and count and count != IMAGES:
+            what = f"has {count:,} images, the released folder has {IMAGES:,}"
+            reading.add("difference", place, what, SOURCE)
     return reading
 
 
@@ -64,24 +69,19 @@ def read_imagenetc5k(
     class_names: str | os.PathLike[str] | None = None,
     image_list: str | os.PathLike[str] | None = None,
 ) -> Reading:
-    """The pictures of ImageNet-C that a list names; ``domains`` are corruptions."""
+    """Read the images of ImageNet-C that a list names; ``domains`` are corruptions."""
     reading, places = _start("imagenetc5k", root, severity, domains)
-    reading.read_made()
-    entries = _read_list(reading, _beside(reading.root, image_list, LIST_FILE))
-    contents = {domain: scan(reading, place, SOURCE) for domain, place in places.items()}
-    numbers = _class_numbers(reading, severity, class_names)
-    unknown = sorted({folder for folder, _ in entries if folder not in numbers})
-    if unknown and numbers:
-        reading.add(
-            "error",
-            reading.root,
-            f"the list names class folders that are not there: {listed(unknown)}",
-            SOURCE,
-        )
+    reading.read_record()
+    entries = _read_list(reading, _find_file(reading.root, image_list, LIST_FILE))
+    files = {domain: scan_domain(reading, place, SOURCE) for domain, place in places.items()}
+    class_indices = _index_classes(reading, severity, class_names)
+    unknown = sorted({folder for folder, _ in entries if folder not in class_indices})
+    if unknown and class_indices:
+        what = f"the list names class folders that do not exist: {first_few(unknown)}"
+        reading.add("error", reading.root, what, SOURCE)
+    known = [entry for entry in entries if entry[0] in class_indices]
     for domain, place in places.items():
-        _add_listed(
-            reading, domain, place, contents[domain], [e for e in entries if e[0] in numbers], numbers
-        )
+        _add_listed(reading, domain, place, files[domain], known, class_indices)
     return reading
 
 
@@ -96,69 +96,70 @@ def _start(
 
 
 def _is_imagenet(folders: Mapping[str, int]) -> bool:
-    return len(folders) == CLASSES and all(map(_WORDNET.fullmatch, folders))
+    return len(folders) == CLASSES and all(map(_WORDNET_ID.fullmatch, folders))
 
 
-def _beside(root: Path, given: str | os.PathLike[str] | None, known: str) -> Path | None:
-    """The file given, or the one of the known name in the folder of the data set or the one around it."""
+def _find_file(root: Path, given: str | os.PathLike[str] | None, usual_name: str) -> Path | None:
+    """The given file, or the one with the usual name in the folder of the data set or its parent."""
     if given is not None:
         return Path(given)
-    return next((folder / known for folder in (root, root.parent) if (folder / known).is_file()), None)
+    return next((f / usual_name for f in (root, root.parent) if (f / usual_name).is_file()), None)
 
 
-def _class_numbers(reading: Reading, severity: int, given: str | os.PathLike[str] | None) -> dict[str, int]:
-    """Number the class folders and name the classes; the identity tells where the names came from."""
+def _index_classes(reading: Reading, severity: int, given: str | os.PathLike[str] | None) -> dict[str, int]:
+    """Number the class folders and name the classes; the identity records where the names came from."""
     corruptions = CORRUPTIONS + EXTRA_CORRUPTIONS
-    folders = class_folders.class_folders(reading.root / name / str(severity) for name in corruptions)
-    file = _beside(reading.root, given, NAMES_FILE)
+    folders = find_class_folders(reading.root / name / str(severity) for name in corruptions)
+    file = _find_file(reading.root, given, NAMES_FILE)
     if file is not None:
-        return _names_of_file(reading, file, folders)
-    numbers = {folder: number for number, folder in enumerate(folders)}
-    if _is_imagenet(numbers):
+        return _read_names(reading, file, folders)
+    class_indices = {folder: index for index, folder in enumerate(folders)}
+    if _is_imagenet(class_indices):
         from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
         reading.classes = tuple(IMAGENET_CLASSNAMES)
         reading.identity["class_names"] = "open_clip"
-    elif any(map(_WORDNET.fullmatch, folders)):
-        odd = [folder for folder in folders if not _WORDNET.fullmatch(folder)]
-        what = f"has {len(folders):,} class folders, ImageNet {CLASSES:,}" + (
-            f"; not of ImageNet: {listed(odd)}" if odd else ""
+    elif any(map(_WORDNET_ID.fullmatch, folders)):
+        odd = [folder for folder in folders if not _WORDNET_ID.fullmatch(folder)]
+        what = f"has {len(folders):,} class folders, ImageNet has {CLASSES:,}" + (
+            f"; not of ImageNet: {first_few(odd)}" if odd else ""
         )
-        remedy = f"{SOURCE}; for a part of the classes put {NAMES_FILE} beside the data: {NAMES_SOURCE}"
+        remedy = f"{SOURCE}; for a subset of the classes put {NAMES_FILE} next to the data: {NAMES_SOURCE}"
         reading.add("error", reading.root, what, remedy)
     else:
-        reading.classes = class_folders.class_names(reading, folders)
+        reading.classes = names_from_folders(reading, folders)
         reading.identity["class_names"] = "folders"
-    return numbers
+    return class_indices
 
 
-def _names_of_file(reading: Reading, file: Path, folders: list[str]) -> dict[str, int]:
-    """Classes from lines of a folder's name and the class name, in the order of the folders' names."""
+def _read_names(reading: Reading, file: Path, folders: list[str]) -> dict[str, int]:
+    """Take the classes from lines of class folder and class name, sorted by class folder."""
     content = _read_text(reading, file, NAMES_SOURCE)
     lines = [line.split(maxsplit=1) for line in content.splitlines() if line.strip()]
-    short = [words[0] for words in lines if len(words) < 2]
-    called = {words[0]: words[1].replace("_", " ").strip() for words in lines if len(words) == 2}
-    if short or not called or len(called) < len(lines):
-        what = f"must have a class folder and its name a line, none twice; no name: {listed(short) or 'none'}"
+    unnamed = [words[0] for words in lines if len(words) < 2]
+    names = {words[0]: words[1].replace("_", " ").strip() for words in lines if len(words) == 2}
+    if unnamed or not names or len(names) < len(lines):
+        what = "must have one class folder and its name per line, each folder once"
+        what += f"; without a name: {first_few(unnamed) or 'none'}"
         reading.add("error", file, what, NAMES_SOURCE)
         return {}
-    unknown = [folder for folder in folders if folder not in called]
+    unknown = [folder for folder in folders if folder not in names]
     if unknown:
-        what = f"does not name {len(unknown):,} class folders: {listed(unknown)}"
+        what = f"does not name {len(unknown):,} class folders: {first_few(unknown)}"
         reading.add("error", file, what, "remove the folders, or name them")
-    ordered = sorted(called)
-    reading.classes = tuple(called[folder] for folder in ordered)
+    ordered = sorted(names)
+    reading.classes = tuple(names[folder] for folder in ordered)
     reading.identity["class_names"] = {
         "file": file.name,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
-    return {folder: number for number, folder in enumerate(ordered)}
+    return {folder: index for index, folder in enumerate(ordered)}
 
 
 def _read_list(reading: Reading, file: Path | None) -> list[tuple[str, str]]:
     """Class folder and file name of each line."""
     if file is None:
-        what = "the list of pictures is missing: give it as image_list, or put it here"
+        what = "the list of images is missing: give it as image_list, or put it here"
         reading.add("error", reading.root / LIST_FILE, what, LIST_SOURCE)
         return []
     content = _read_text(reading, file, LIST_SOURCE)
@@ -169,13 +170,13 @@ def _read_list(reading: Reading, file: Path | None) -> list[tuple[str, str]]:
             continue
         if len(parts) != 2 or ".." in parts or parts[0] == "/" or parts in entries:
             wrong = (
-                "is there twice" if parts in entries else "must be a class folder, a slash and a file name"
+                "is listed twice" if parts in entries else "must be a class folder, a slash and a file name"
             )
             reading.add("error", f"{file}, line {number}", f"{line.strip()!r} {wrong}", LIST_SOURCE)
             continue
         entries[parts[0], parts[1]] = None
-    if content and len(entries) != LISTED_PICTURES:
-        what = f"names {len(entries):,} pictures, the published list {LISTED_PICTURES:,}"
+    if content and len(entries) != LISTED_IMAGES:
+        what = f"names {len(entries):,} images, the published list names {LISTED_IMAGES:,}"
         reading.add("difference", file, what, LIST_SOURCE)
     reading.identity["image_list"] = {
         "file": file.name,
@@ -189,19 +190,19 @@ def _add_listed(
     reading: Reading,
     domain: str,
     place: Path,
-    content: ClassFolders,
+    files: FilesByClass,
     entries: list[tuple[str, str]],
-    numbers: Mapping[str, int],
+    class_indices: Mapping[str, int],
 ) -> None:
-    there = {folder: set(files) for folder, files in content.items()}
-    missing = [f"{folder}/{file}" for folder, file in entries if file not in there.get(folder, ())]
-    if missing and content:
-        what = f"{len(missing):,} of {len(entries):,} listed pictures are missing: {listed(missing)}"
+    existing = {folder: set(names) for folder, names in files.items()}
+    missing = [f"{folder}/{file}" for folder, file in entries if file not in existing.get(folder, ())]
+    if missing and files:
+        what = f"{len(missing):,} of {len(entries):,} listed images are missing: {first_few(missing)}"
         reading.add("error", place, what, SOURCE)
-    elif entries and content:
-        labels = np.array([numbers[folder] for folder, _ in entries], dtype=np.int64)
-        pictures = FilePictures(place, tuple(f"{folder}/{file}" for folder, file in entries))
-        reading.domains.append(Domain(domain, labels, pictures))
+    elif entries and files:
+        labels = np.array([class_indices[folder] for folder, _ in entries], dtype=np.int64)
+        images = ImageFiles(place, tuple(f"{folder}/{file}" for folder, file in entries))
+        reading.domains.append(Domain(domain, labels, images))
 
 
 def _read_text(reading: Reading, file: Path, remedy: str) -> str:

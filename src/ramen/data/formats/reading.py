@@ -1,6 +1,6 @@
-"""What was found where a data set should lie: its domains, and everything that is wrong with them.
+"""The result of reading a data set's files: its domains, and everything that is wrong with them.
 
-Loading and verifying read in the same way: loading refuses what is damaged, verifying tells all of it.
+Loading and verifying read in the same way. Loading refuses damaged files; verifying reports all of them.
 """
 
 import json
@@ -12,18 +12,18 @@ from typing import Any, Literal
 from ramen.data.dataset import Dataset, Domain
 from ramen.utils.checks import nearest
 
-# An "error" keeps a data set from being loaded; a "difference" is one from the released files, with which
-# published numbers would not be repeated; a "note" is worth knowing.
+# An "error" prevents loading. A "difference" is a deviation from the released files, so published numbers
+# would not be reproduced. A "note" is worth knowing.
 Level = Literal["error", "difference", "note"]
 
-MADE = "made.json"  # what a set of our own making was made of
+RECORD_FILE = "made.json"  # says how a set was made that was made by ``ramen data make``
 
-_LISTED = 10
+_FIRST = 10
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something about a file or folder that its owner must know."""
+class DataFinding:
+    """Something about a file or folder that its owner should know."""
 
     level: Level
     where: str
@@ -47,35 +47,47 @@ class Reading:
     classes: tuple[str, ...] = ()
     domains: list[Domain] = field(default_factory=list)
     identity: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DataFinding] = field(default_factory=list)
 
     def add(self, level: Level, where: Path | str, what: str, remedy: str = "") -> None:
-        """Note a finding."""
-        self.findings.append(Finding(level, str(where), what, remedy))
+        """Add a finding."""
+        self.findings.append(DataFinding(level, str(where), what, remedy))
+
+    def has_file(self, path: Path, remedy: str) -> bool:
+        """Whether ``path`` is a file; if not, that is an error."""
+        if not path.is_file():
+            self.add("error", path, "is not a file" if path.exists() else "missing", remedy)
+        return path.is_file()
+
+    def has_folder(self, path: Path, remedy: str) -> bool:
+        """Whether ``path`` is a folder; if not, that is an error."""
+        if not path.is_dir():
+            self.add("error", path, "is not a folder" if path.exists() else "missing", remedy)
+        return path.is_dir()
 
     @property
-    def errors(self) -> list[Finding]:
-        """What keeps it from being loaded."""
+    def errors(self) -> list[DataFinding]:
+        """What prevents loading."""
         return [finding for finding in self.findings if finding.level == "error"]
 
-    def read_made(self) -> bool:
-        """Whether the set is of our own making; if so, what its maker wrote down joins the identity."""
-        path = self.root / MADE
+    def read_record(self) -> bool:
+        """Whether the set was made by ``ramen data make``; if so, its record becomes part of the identity."""
+        path = self.root / RECORD_FILE
         if not path.exists():
             return False
         try:
-            made = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             self.add("error", path, f"cannot be read: {error}", "make the set again")
             return True
-        self.identity["made"] = made
+        self.identity["made"] = record
         return True
 
     def dataset(self) -> Dataset:
-        """The data set, if nothing is wrong with it."""
+        """The data set; raises DataError if there are errors."""
         if self.errors:
             raise DataError(
-                f"{self.name} in {self.root} cannot be loaded: {listed(map(str, self.errors), '; ')}"
+                f"{self.name} in {self.root} cannot be loaded: {first_few(map(str, self.errors), '; ')}"
             )
         return Dataset(self.name, self.classes, tuple(self.domains), self.identity)
 
@@ -83,29 +95,33 @@ class Reading:
 Reader = Callable[..., Reading]
 
 
-def listed(items: Iterable[str], separator: str = ", ") -> str:
-    """The first few of them, and how many more there are."""
+def first_few(items: Iterable[str], separator: str = ", ") -> str:
+    """The first items, and how many more there are.
+
+    >>> first_few(map(str, range(12)))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and 2 more'
+    """
     items = list(items)
-    more = f"{separator}and {len(items) - _LISTED:,} more" if len(items) > _LISTED else ""
-    return separator.join(items[:_LISTED]) + more
+    more = f"{separator}and {len(items) - _FIRST:,} more" if len(items) > _FIRST else ""
+    return separator.join(items[:_FIRST]) + more
 
 
 def choose_domains(chosen: Sequence[str] | None, default: Sequence[str], valid: Sequence[str]) -> list[str]:
-    """The domains asked for, each once and known."""
+    """The requested domains; raises ValueError unless each is valid and named once."""
     if chosen is None:
         return list(default)
     if isinstance(chosen, str) or not chosen:
         raise ValueError(f"domains must be a list of names, got {chosen!r}")
     for name in chosen:
         if name not in valid:
-            raise ValueError(f"domains: there is none called {name!r}{nearest(str(name), valid)}")
+            raise ValueError(f"domains: no domain is called {name!r}{nearest(str(name), valid)}")
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"domains must differ from each other, got {list(chosen)}")
     return list(chosen)
 
 
-def find_root(root: Path, own_folders: Sequence[str], content: Iterable[str]) -> Path:
-    """``root``, or where it has none of the content, the folder in it that is usually called so."""
+def find_root(root: Path, usual_names: Sequence[str], content: Iterable[str]) -> Path:
+    """``root`` if it has any of the content; otherwise the folder in it that has one of the usual names."""
     if any((root / name).exists() for name in content):
         return root
-    return next((root / name for name in own_folders if (root / name).is_dir()), root)
+    return next((root / name for name in usual_names if (root / name).is_dir()), root)

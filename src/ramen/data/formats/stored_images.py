@@ -1,4 +1,4 @@
-"""Where a domain's pictures lie: rows of an array file, or image files."""
+"""The images of a domain: rows of an array, in a file or in memory, or image files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """Map an ``.npy`` file into memory; the error of a damaged one names it."""
+    """Memory-map an ``.npy`` file; if it is damaged, the error names it."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except FileNotFoundError:
@@ -23,8 +23,8 @@ def open_array(path: Path) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class ArrayPictures:
-    """``count`` rows from ``start`` on of an array file ``(rows, H, W, 3)``, read when they are asked for."""
+class ArrayFileImages:
+    """``count`` rows, from row ``start``, of an array file ``(rows, H, W, 3)``; read when requested."""
 
     path: Path
     start: int
@@ -35,31 +35,48 @@ class ArrayPictures:
         return open_array(self.path)[self.start : self.start + self.count]
 
     def __getstate__(self) -> dict[str, Any]:
-        # another process opens the file itself: the mapped array would travel with its content
+        # Another process opens the file itself: the mapped array would be sent with its content.
         return {"path": self.path, "start": self.start, "count": self.count}
 
-    def read(self, numbers: Sequence[int]) -> Tensor:
+    def read(self, indices: Sequence[int]) -> Tensor:
         """A uint8 tensor ``(n, 3, H, W)``."""
-        check_numbers(numbers, self.count)
-        rows = np.asarray(self._rows[np.asarray(numbers, dtype=np.int64)])
-        return torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()
+        check_indices(indices, self.count)
+        return rows_as_tensor(self._rows, indices)
 
 
 @dataclass(frozen=True)
-class FilePictures:
-    """Image files, each by its path below one folder."""
+class LoadedImages:
+    """Images in memory, ``(n, H, W, 3)``."""
+
+    pixels: NDArray[np.uint8]
+
+    def read(self, indices: Sequence[int]) -> Tensor:
+        """A uint8 tensor ``(n, 3, H, W)``."""
+        check_indices(indices, len(self.pixels))
+        return rows_as_tensor(self.pixels, indices)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files, by their paths relative to one folder."""
 
     folder: Path
     names: tuple[str, ...]
 
-    def read(self, numbers: Sequence[int]) -> list[Path]:
+    def read(self, indices: Sequence[int]) -> list[Path]:
         """The paths of the files."""
-        check_numbers(numbers, len(self.names))
-        return [self.folder / self.names[number] for number in numbers]
+        check_indices(indices, len(self.names))
+        return [self.folder / self.names[index] for index in indices]
 
 
-def check_numbers(numbers: Sequence[int], count: int) -> None:
-    """A negative number would silently be a picture from the end."""
-    for number in numbers:
-        if not 0 <= number < count:
-            raise IndexError(f"numbers must be between 0 and {count - 1}, got {number}")
+def check_indices(indices: Sequence[int], count: int) -> None:
+    """Raise IndexError for an index out of range; a negative one would silently count from the end."""
+    for index in indices:
+        if not 0 <= index < count:
+            raise IndexError(f"indices must be between 0 and {count - 1}, got {index}")
+
+
+def rows_as_tensor(array: NDArray[np.uint8], indices: Sequence[int]) -> Tensor:
+    """Rows of ``array`` ``(rows, H, W, 3)`` as a tensor ``(n, 3, H, W)``."""
+    rows = np.asarray(array[np.asarray(indices, dtype=np.int64)])
+    return torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""Sets like ImageNet-C, from any folder of images: one JPEG file for each image, corruption and severity."""
+"""Sets like ImageNet-C, from any folder of images: one JPEG file per image, corruption and severity."""
 
 import hashlib
 import shutil
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ramen.data.corruptions import SEVERITIES, corrupt
-from ramen.data.make import output
-from ramen.data.make.clean_images import images_by_class
-from ramen.data.make.output import ALL_CORRUPTIONS
-from ramen.utils import checks
+from ramen.data.make.clean_images import list_images_by_class
+from ramen.data.make.set_folder import UNFINISHED, claim_folder, how_made
+from ramen.data.make.settings import ALL_CORRUPTIONS, block_generator, check_settings
+from ramen.data.make.worker_processes import run_in_processes
+from ramen.utils.atomic_files import atomic_write
 
-PIECE = 32  # images with one generator, and what a process holds at a time: 260 MB in all
+BLOCK = 32  # images that share a generator; a process holds one block at a time, 260 MB in all
 _RESIZED, _CROPPED, _QUALITY = 256, 224, 85  # as released
 
 
@@ -32,57 +33,57 @@ def make_imagenet_c(
 ) -> Path:
     """Make a set like ImageNet-C: ``<corruption>/<severity>/<class>/<image>.JPEG``, 224 x 224, quality 85.
 
-    Images are first resized, their short side to 256, and cropped to the middle 224 x 224.
+    Images are first resized, the shorter side to 256, and center-cropped to 224 x 224.
 
     Args:
         source: Folder ``class/image``.
-        out: Folder to write: new, empty, or begun by such a call.
-        corruptions: Which; all nineteen without it.
-        severities: Which; all five without it.
-        seed: Decides everything random.
-        workers: Processes; as many as there are cores without it.
-        progress: Called with the images that are done and their total.
+        out: Folder to write: new, empty, or started by an earlier call.
+        corruptions: Which corruptions; all nineteen by default.
+        severities: Which severities; all five by default.
+        seed: Determines everything random.
+        workers: Number of processes; the number of cores by default.
+        progress: Called with the number of finished images and their total.
     """
-    corruptions, severities = output.check_wanted(corruptions, severities)
-    checks.integer("seed", seed, 0)
-    workers = output.available_cores() if workers is None else checks.integer("workers", workers, 1)
+    settings = check_settings(corruptions, severities, seed, workers)
     source, out = Path(source), Path(out)
     if not source.is_dir():
         raise FileNotFoundError(f"source: there is no folder {source}")
     if source.resolve() in (out.resolve(), *out.resolve().parents):
-        raise ValueError(f"out: {out} lies in the source {source}: choose a folder beside it")
-    files = images_by_class(source)
-    names = _names(files)
-    output.claim(out, output.made_of("imagenetc", "imagenet", seed, PIECE, _facts(files), corruptions))
+        raise ValueError(f"out: {out} is inside the source {source}: choose a folder outside it")
+    files = list_images_by_class(source)
+    _check_new_names(files)
+    facts = how_made("imagenetc", "imagenet", settings.seed, BLOCK, _describe(files), settings.corruptions)
+    claim_folder(out, facts)
 
-    unfinished = out / output.UNFINISHED
+    unfinished = out / UNFINISHED
     unfinished.mkdir(exist_ok=True)
-    pieces = [
-        _Piece(out, corruption, tuple(severities), tuple(files[start : start + PIECE]), start, seed)
-        for start in range(0, len(files), PIECE)  # so that a process finds its images decoded
-        for corruption in corruptions
+    blocks = [
+        _Block(
+            out, corruption, settings.severities, tuple(files[start : start + BLOCK]), start, settings.seed
+        )
+        for start in range(0, len(files), BLOCK)  # so that a process has the images of the block decoded
+        for corruption in settings.corruptions
     ]
-    done, total = 0, len(names) * len(corruptions) * len(severities)
+    done, total = 0, len(files) * len(settings.corruptions) * len(settings.severities)
     progress(done, total)
-    for piece in output.in_processes(_make_piece, pieces, workers):
-        done += len(piece.files) * len(severities)
+    for block in run_in_processes(_make_block, blocks, settings.workers):
+        done += len(block.files) * len(settings.severities)
         progress(done, total)
     shutil.rmtree(unfinished)
     return out
 
 
-def _names(files: Sequence[Path]) -> dict[str, Path]:
-    """The names of the new files; two images of a class that differ in their ending alone would share one."""
+def _check_new_names(files: Sequence[Path]) -> None:
+    """Refuse two images of a class whose names differ only in the suffix: they would become one file."""
     names: dict[str, Path] = {}
     for path in files:
         name = f"{path.parent.name}/{path.stem}"
         if name in names:
             raise ValueError(f"{names[name]} and {path} would both become {name}.JPEG: rename one")
         names[name] = path
-    return names
 
 
-def _facts(files: Sequence[Path]) -> dict[str, object]:
+def _describe(files: Sequence[Path]) -> dict[str, object]:
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.parent.name}/{path.name}\0{path.stat().st_size}\0".encode())
@@ -94,7 +95,7 @@ def _facts(files: Sequence[Path]) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Block:
     """Some images under one corruption, at all severities."""
 
     out: Path
@@ -109,28 +110,22 @@ class _Piece:
         return [folder / path.parent.name / f"{path.stem}.JPEG" for path in self.files]
 
 
-def _make_piece(piece: _Piece) -> None:
-    """The work of a process; what is there already stays."""
-    for severity in piece.severities:
-        targets = piece.targets(severity)
+def _make_block(block: _Block) -> None:
+    """Make the files of a block in a worker process; severities that are complete stay as they are."""
+    for severity in block.severities:
+        targets = block.targets(severity)
         if all(target.exists() for target in targets):
             continue
-        rng = output.generator(piece.seed, piece.corruption, severity, piece.start)
-        images = corrupt(_read(piece.files), piece.corruption, rng, severity, "imagenet")
-        for target, image in zip(targets, images, strict=True):
+        rng = block_generator(block.seed, block.corruption, severity, block.start)
+        images = corrupt(_read_images(block.files), block.corruption, rng, severity, "imagenet")
+        for target, pixels in zip(targets, images, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write(target, image, piece.out / output.UNFINISHED)
-
-
-def _write(target: Path, image: NDArray[np.uint8], by_way_of: Path) -> None:
-    picture = Image.fromarray(image)
-    output.write_whole(
-        target, lambda file: picture.save(file, "JPEG", quality=_QUALITY, optimize=True), by_way_of
-    )
+            with atomic_write(target, staging=block.out / UNFINISHED, durable=False) as file:
+                Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY, optimize=True)
 
 
 @lru_cache(maxsize=1)
-def _read(files: tuple[Path, ...]) -> NDArray[np.uint8]:
+def _read_images(files: tuple[Path, ...]) -> NDArray[np.uint8]:
     from ramen.images.preprocess import MAX_PIXELS, open_image
 
     images = []

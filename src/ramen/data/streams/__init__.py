@@ -1,4 +1,4 @@
-"""Streams: the images of a data set in the order of a protocol, decided by a seed."""
+"""Streams: the images of a data set in the order of a protocol, determined by a seed."""
 
 from ramen.data.streams.protocols import PROTOCOLS, find_protocol
 from ramen.data.streams.stream import Stream, make_stream

@@ -1,4 +1,4 @@
-"""What a protocol is: a function from a pool of pictures to an order, and a record of facts about it."""
+"""Protocols: functions that put candidate images into an order, each with a record of facts about it."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,45 +8,45 @@ from typing import Any
 import numpy as np
 
 from ramen.utils import checks
-from ramen.utils.random_draws import Whole
+from ramen.utils.random_draws import IntArray
 
 
 @dataclass(frozen=True)
-class Pool:
-    """The pictures that a stream may use; the arrays go together, domain after domain."""
+class Candidates:
+    """The images that a stream may use, domain after domain; the arrays have one entry per image."""
 
-    names: tuple[str, ...]  # of the domains
-    domain: Whole
-    label: Whole
-    severities: tuple[int, ...] = ()  # in rising order, where each picture is there in several
+    domain_names: tuple[str, ...]
+    domain: IntArray
+    label: IntArray
+    severities: tuple[int, ...] = ()  # ascending, if each image exists at several severities
 
-    def domains(self, order: Iterable[int] | None = None) -> Iterator[Whole]:
-        """The places of each domain's pictures; domains without any are left out."""
-        for number in range(len(self.names)) if order is None else order:
-            places = np.flatnonzero(self.domain == number)
-            if len(places):
-                yield places
+    def by_domain(self, order: Iterable[int] | None = None) -> Iterator[IntArray]:
+        """The indices of each domain's candidates; skips domains without any."""
+        for number in range(len(self.domain_names)) if order is None else order:
+            indices = np.flatnonzero(self.domain == number)
+            if len(indices):
+                yield indices
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a protocol answers."""
+    """The order that a protocol chose."""
 
-    places: Whole  # in the pool
-    resets: tuple[int, ...] = ()  # positions in the stream before which a method starts afresh
-    severity: Whole | None = None  # of each picture, where the pool has several
+    indices: IntArray  # into the candidates
+    resets: tuple[int, ...] = ()  # positions in the stream before which a method is reset
+    severity: IntArray | None = None  # per image, if the candidates have several
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The record of a protocol."""
+    """What is known about a protocol."""
 
     name: str
     description: str
     arrange: Callable[..., Order]
-    parameters: Mapping[str, Any]  # its own, with their defaults
-    exhaustive: bool  # whether each picture of the pool comes exactly once, whatever the parameters
-    severities: bool = False  # whether it needs a data set for each severity
+    parameters: Mapping[str, Any]  # its own parameters with their defaults
+    exhaustive: bool  # whether every candidate comes exactly once, whatever the parameters
+    severities: bool = False  # whether it needs one data set per severity
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items()) or "none"
@@ -57,21 +57,21 @@ PROTOCOLS: dict[str, Protocol] = {}
 
 
 def protocol(description: str, **facts: bool) -> Callable[[Callable[..., Order]], Callable[..., Order]]:
-    """Function decorator: enter a protocol under the function's name."""
+    """Decorator that registers a protocol under the name of the function."""
 
-    def enter(arrange: Callable[..., Order]) -> Callable[..., Order]:
-        own = list(inspect.signature(arrange).parameters.values())[2:]  # behind pool, draws
+    def register(arrange: Callable[..., Order]) -> Callable[..., Order]:
+        own = list(inspect.signature(arrange).parameters.values())[2:]  # after candidates and draws
         name = arrange.__name__
         PROTOCOLS[name] = Protocol(
             name, description, arrange, {p.name: p.default for p in own}, **({"exhaustive": True} | facts)
         )
         return arrange
 
-    return enter
+    return register
 
 
 def find_protocol(name: str) -> Protocol:
-    """The record of that name."""
+    """The protocol of that name."""
     if name not in PROTOCOLS:
         raise ValueError(f"there is no protocol {name!r}{checks.nearest(str(name), PROTOCOLS)}")
     return PROTOCOLS[name]

@@ -1,4 +1,4 @@
-"""Pictures of objects in styles, each decided by a seed and its number alone."""
+"""Images of objects in styles, each determined by a seed and its position."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from ramen.data.drawings import shapes, styles
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Pixels ``(N, 32, 32, 3)`` and how much of the picture's side the object takes."""
+class DrawnImages:
+    """Pixels ``(N, 32, 32, 3)``, and the share of the image's side that each object takes."""
 
     pixels: NDArray[np.uint8]
     extents: NDArray[np.float32]
 
 
-def draw_pictures(objects: Sequence[str], drawn_in: Sequence[str], seed: Sequence[int]) -> Pictures:
-    """One picture for each pair of an object and a style; picture ``n`` depends on ``(*seed, n)``."""
+def draw_images(objects: Sequence[str], drawn_in: Sequence[str], seed: Sequence[int]) -> DrawnImages:
+    """Draw one image per pair of object and style; image ``n`` depends on ``(*seed, n)``."""
     rows = list(_draw(objects, drawn_in, seed))
-    return Pictures(
+    return DrawnImages(
         np.stack([pixels for pixels, _ in rows]), np.array([e for _, e in rows], dtype=np.float32)
     )
 
 
 def _draw(
     objects: Sequence[str], drawn_in: Sequence[str], seed: Sequence[int]
-) -> Iterator[tuple[styles.Picture, float]]:
+) -> Iterator[tuple[styles.Pixels, float]]:
     for number, (name, style) in enumerate(zip(objects, drawn_in, strict=True)):
         rng = np.random.default_rng((*seed, number))
-        parts = shapes.individual(name, rng)
+        parts = shapes.random_object(name, rng)
         corners = np.concatenate([part.points for part in parts])
         yield styles.draw(parts, style, rng), float(np.ptp(corners, axis=0).max() / 2)

@@ -1,4 +1,4 @@
-"""What a stream is made of: a data set, one for each severity, or labels alone."""
+"""What a stream is made from: a data set, one data set per severity, or only labels."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,24 +12,24 @@ from ramen.data.dataset import Dataset, Domain
 from ramen.data.streams.protocols import Protocol
 from ramen.utils import checks
 
-Source: TypeAlias = Dataset | Mapping[int, Dataset] | Sequence[ArrayLike]
+StreamSource: TypeAlias = Dataset | Mapping[int, Dataset] | Sequence[ArrayLike]
 
 
-def resolve(protocol: Protocol, given: Source) -> tuple[Dataset, dict[int, Dataset]]:
-    """The data set that numbers the pictures, and those of each severity where the protocol needs several."""
+def resolve_source(protocol: Protocol, given: StreamSource) -> tuple[Dataset, dict[int, Dataset]]:
+    """The data set that defines domains and labels, and that of each severity if the protocol has several."""
     severities: dict[int, Dataset] = {}
     if protocol.severities:
-        first, severities = _by_severity(protocol.name, given)
+        first, severities = _check_severities(protocol.name, given)
     elif isinstance(given, Mapping):
         raise TypeError(f"dataset: protocol {protocol.name!r} needs one data set, got a mapping")
     else:
-        first = given if isinstance(given, Dataset) else _without_pictures(given)
+        first = given if isinstance(given, Dataset) else _from_labels(given)
     if not len(first):
-        raise ValueError(f"dataset: {first.name} has no pictures")
+        raise ValueError(f"dataset: {first.name} has no images")
     return first, severities
 
 
-def _by_severity(protocol: str, given: object) -> tuple[Dataset, dict[int, Dataset]]:
+def _check_severities(protocol: str, given: object) -> tuple[Dataset, dict[int, Dataset]]:
     if not isinstance(given, Mapping) or not all(isinstance(d, Dataset) for d in given.values()):
         raise TypeError(
             f"dataset: protocol {protocol!r} needs a mapping from severity to data set, "
@@ -53,24 +53,24 @@ def _by_severity(protocol: str, given: object) -> tuple[Dataset, dict[int, Datas
     return first, severities
 
 
-class _NoPictures:
-    """What stands for the pictures of a stream that was made of labels alone."""
+class _NoImages:
+    """Takes the place of the images in a stream that was made from labels."""
 
-    def read(self, numbers: Sequence[int]) -> Tensor | list[Path]:
-        raise ValueError("this stream was made of labels alone: it has no pictures to read")
+    def read(self, indices: Sequence[int]) -> Tensor | list[Path]:
+        raise ValueError("this stream was made from labels only: it has no images to read")
 
 
-def _without_pictures(given: object) -> Dataset:
+def _from_labels(given: object) -> Dataset:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(f"dataset must be a Dataset or the labels of each domain, got {type(given).__name__}")
     domains = []
     for number, values in enumerate(given):
         labels = np.asarray(values)
-        whole = labels.ndim == 1 and (not len(labels) or np.issubdtype(labels.dtype, np.integer))
-        if not whole or (labels < 0).any():
+        integers = labels.ndim == 1 and (not len(labels) or np.issubdtype(labels.dtype, np.integer))
+        if not integers or (labels < 0).any():
             raise ValueError(
-                f"dataset: labels of domain {number} must be whole numbers from 0 on, one for each picture"
+                f"dataset: labels of domain {number} must be whole numbers, at least 0, one per image"
             )
-        domains.append(Domain(str(number), labels.astype(np.int64), _NoPictures()))
+        domains.append(Domain(str(number), labels.astype(np.int64), _NoImages()))
     count = max((int(d.labels.max()) + 1 for d in domains if len(d)), default=0)
     return Dataset("labels", tuple(map(str, range(count))), tuple(domains))

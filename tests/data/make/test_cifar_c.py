@@ -1,4 +1,4 @@
-"""Corrupted sets that are made here: layout, seed, processes, stopped runs, refused folders."""
+"""Making sets like CIFAR-C: layout, seed, processes, resumed runs, refused folders."""
 
 import contextlib
 import hashlib
@@ -11,29 +11,31 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
-from typer.testing import CliRunner
 
-from ramen.cli import app
 from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-from ramen.data.make import ALL_CORRUPTIONS, cifar_c, imagenet_c, make_cifar_c, make_imagenet_c, output
+from ramen.data.make import ALL_CORRUPTIONS, cifar_c, make_cifar_c, set_folder
+from tests.fakes.layouts import write_clean_arrays
 
-runner = CliRunner()
 FAST = ["gaussian_noise", "contrast", "spatter"]
+FAST = ["gaussian_noise", "contrast", "spatter"]
+SCRIPT = """
+import sys
+from ramen.data.make import cifar_c
+cifar_c.BLOCK = 50
+if __name__ == "__main__":
+    names = ["contrast", "elastic_transform"]
+    cifar_c.make_cifar_c(sys.argv[1], sys.argv[2], corruptions=names, workers=2)
+"""
 
 
 @pytest.fixture
 def source(tmp_path):
-    path = tmp_path / "clean.npz"
-    images = np.random.default_rng(0).integers(0, 256, (25, 32, 32, 3), dtype=np.uint8)
-    np.savez(path, images=images, labels=np.arange(25) % 10)
-    return path
+    return write_clean_arrays(tmp_path / "clean.npz")
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
-    monkeypatch.setattr(cifar_c, "PIECE", 10)
-    monkeypatch.setattr(imagenet_c, "PIECE", 2)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(cifar_c, "BLOCK", 10)
 
 
 def contents(folder):
@@ -44,7 +46,7 @@ def contents(folder):
     }
 
 
-def test_all_severities_have_the_released_layout(source, tmp_path, small_pieces):
+def test_all_severities_have_the_released_layout(source, tmp_path, small_blocks):
     seen = []
     out = make_cifar_c(
         source, tmp_path / "c", corruptions=FAST, workers=1, progress=lambda *step: seen.append(step)
@@ -60,7 +62,7 @@ def test_all_severities_have_the_released_layout(source, tmp_path, small_pieces)
         made = np.load(out / f"{name}.npy", mmap_mode="r")
         assert made.shape == (125, 32, 32, 3)
         assert made.dtype == np.uint8
-        for severity in range(1, 6):  # severity 1 first; every piece of ten from a generator of its own
+        for severity in range(1, 6):  # severity 1 first; every block of ten has a generator of its own
             for start in (0, 10, 20):
                 number = (*CORRUPTIONS, *EXTRA_CORRUPTIONS).index(name)
                 rng = np.random.default_rng((0, number, severity, start))
@@ -72,7 +74,7 @@ def test_all_severities_have_the_released_layout(source, tmp_path, small_pieces)
     assert seen == sorted(seen)
 
 
-def test_some_severities_have_folders(source, tmp_path, small_pieces):
+def test_a_subset_of_severities_has_folders(source, tmp_path, small_blocks):
     out = make_cifar_c(source, tmp_path / "some", corruptions=FAST[:2], severities=[5, 2, 5], workers=1)
     assert sorted(p.name for p in out.iterdir()) == ["made.json", "severity_2", "severity_5"]
     whole = make_cifar_c(source, tmp_path / "all", corruptions=FAST[:2], workers=1)
@@ -84,7 +86,7 @@ def test_some_severities_have_folders(source, tmp_path, small_pieces):
             assert np.array_equal(np.load(folder / f"{name}.npy"), rows)
 
 
-def test_seed_decides_and_the_number_of_processes_does_not(source, tmp_path, small_pieces):
+def test_the_seed_matters_and_the_number_of_processes_does_not(source, tmp_path, small_blocks):
     options = {"corruptions": ALL_CORRUPTIONS, "severities": [5]}
     one, two, other = (
         contents(make_cifar_c(source, tmp_path / str(n), seed=seed, workers=workers, **options))
@@ -97,7 +99,7 @@ def test_seed_decides_and_the_number_of_processes_does_not(source, tmp_path, sma
     assert drawn == set(ALL_CORRUPTIONS) - still - {"gaussian_blur", "saturate"}
 
 
-def test_the_record_tells_what_the_set_is_made_of(source, tmp_path):
+def test_the_record_says_how_the_set_was_made(source, tmp_path):
     out = make_cifar_c(source, tmp_path / "c", "cifar100c", ["frost"], [3], seed=7, workers=1)
     record = json.loads((out / "made.json").read_text())
     assert record["set"] == "cifar100c"
@@ -111,18 +113,8 @@ def test_the_record_tells_what_the_set_is_made_of(source, tmp_path):
     assert json.loads((out / "made.json").read_text()) == record
 
 
-SCRIPT = """
-import sys
-from ramen.data.make import cifar_c
-cifar_c.PIECE = 50
-if __name__ == "__main__":
-    names = ["contrast", "elastic_transform"]
-    cifar_c.make_cifar_c(sys.argv[1], sys.argv[2], corruptions=names, workers=2)
-"""
-
-
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_a_killed_run_is_continued(tmp_path, monkeypatch):
+def test_a_killed_run_is_resumed(tmp_path, monkeypatch):
     images = np.random.default_rng(0).integers(0, 256, (2000, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "clean.npz", images=images, labels=np.zeros(2000, int))
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -131,7 +123,7 @@ def test_a_killed_run_is_continued(tmp_path, monkeypatch):
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "clean.npz"), str(out)],
         start_new_session=True,
     )
-    parts = out / output.UNFINISHED
+    parts = out / set_folder.UNFINISHED
     try:
         deadline = time.monotonic() + 60
         while not ((out / "contrast.npy").exists() and list(parts.glob("elastic_transform-1-*.npy"))):
@@ -141,7 +133,7 @@ def test_a_killed_run_is_continued(tmp_path, monkeypatch):
         run.send_signal(signal.SIGKILL)
         run.wait()
         deadline = time.monotonic() + 60
-        while _group_is_alive(run.pid):  # the workers end with their parent
+        while _group_is_alive(run.pid):  # the workers exit with their parent
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
@@ -150,11 +142,11 @@ def test_a_killed_run_is_continued(tmp_path, monkeypatch):
     assert (out / "contrast.npy").exists()
     assert not (out / "elastic_transform.npy").exists()
     kept = {path: path.stat().st_mtime_ns for path in (out / "contrast.npy", out / "made.json")}
-    begun = len(list(parts.glob("elastic_transform-*.npy")))
-    assert 0 < begun < 200
+    finished = len(list(parts.glob("elastic_transform-*.npy")))
+    assert 0 < finished < 200
     (parts / f"elastic_transform-1-{50 * 39}.npy").write_bytes(b"cut off by a power failure")
 
-    monkeypatch.setattr(cifar_c, "PIECE", 50)
+    monkeypatch.setattr(cifar_c, "BLOCK", 50)
     steps = []
     make_cifar_c(
         tmp_path / "clean.npz",
@@ -164,7 +156,8 @@ def test_a_killed_run_is_continued(tmp_path, monkeypatch):
         progress=lambda done, total: steps.append(done),
     )
     assert steps[0] == 10_000  # contrast
-    assert steps[1] in (10_000 + 50 * begun, 10_000 + 50 * (begun - 1))  # unless the last was overwritten
+    # one block fewer if the one that was overwritten above was among the finished ones
+    assert steps[1] in (10_000 + 50 * finished, 10_000 + 50 * (finished - 1))
     assert steps[-1] == 20_000
     assert kept[out / "contrast.npy"] == (out / "contrast.npy").stat().st_mtime_ns
     assert not parts.exists()
@@ -185,7 +178,7 @@ def _group_is_alive(group):
 def test_a_folder_with_something_else_is_refused(source, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "fog.npy").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"out: .*notes must be new, empty, or begun by an earlier run"):
+    with pytest.raises(ValueError, match=r"out: .*notes must be new, empty, or started by an earlier run"):
         make_cifar_c(source, tmp_path / "notes", corruptions=FAST, workers=1)
 
     out = make_cifar_c(source, tmp_path / "c", corruptions=["contrast"], workers=1)
@@ -206,9 +199,9 @@ def test_a_folder_with_something_else_is_refused(source, tmp_path):
         make_cifar_c(source, out, corruptions=["contrast"], workers=1)
 
 
-def test_a_full_disk_is_told_beforehand(source, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_before_the_start(source, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 10**5})
-    monkeypatch.setattr(output.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(set_folder.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError, match=r"needs 0.0 GB, but only 0.0 GB are free"):
         make_cifar_c(source, tmp_path / "c", corruptions=FAST, workers=1)
 
@@ -228,121 +221,3 @@ def test_bad_arguments(source, tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         make_cifar_c(**{"source": source, "out": tmp_path / "c"} | arguments)
     assert not (tmp_path / "c").exists()
-
-
-def test_worker_that_dies_is_told():
-    with pytest.raises(RuntimeError, match=r"a worker process ended .* run the same again to continue"):
-        list(output.in_processes(os._exit, [3], 1))
-
-
-def write_folder(root, count=3):
-    rng = np.random.default_rng(0)
-    for number in range(count):
-        for name, size in (("n01", (300, 260)), ("n02", (90, 200))):
-            small = rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)
-            path = root / name / f"val_{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(small).resize(size).save(path)
-
-
-def test_imagenet_layout(tmp_path, small_pieces):
-    write_folder(tmp_path / "val")
-    names = ["contrast", "jpeg_compression"]
-    out = make_imagenet_c(tmp_path / "val", tmp_path / "c", names, [1, 5], workers=1)
-    files = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file() and p.name != "made.json")
-    assert files == sorted(
-        f"{corruption}/{severity}/{name}/val_{number}.JPEG"
-        for corruption in names
-        for severity in (1, 5)
-        for name in ("n01", "n02")
-        for number in range(3)
-    )
-    # by hand: short side to 256, middle 224
-    with Image.open(tmp_path / "val" / "n02" / "val_1.png") as image:
-        resized = image.resize((256, 568), Image.Resampling.BILINEAR)
-    clean = np.asarray(resized.crop((16, 172, 240, 396)))
-    plain = corrupt(clean[None], "contrast", np.random.default_rng(0), 5, "imagenet")[0]
-    with Image.open(out / "contrast" / "5" / "n02" / "val_1.JPEG") as made:
-        assert made.size == (224, 224)
-        assert made.format == "JPEG"
-        assert np.abs(np.asarray(made).astype(int) - plain).mean() < 1
-        Image.fromarray(plain).save(tmp_path / "plain.jpg", quality=85)
-        with Image.open(tmp_path / "plain.jpg") as same_quality:
-            assert made.quantization == same_quality.quantization
-    assert json.loads((out / "made.json").read_text())["recipe"] == "imagenet"
-
-
-def test_imagenet_processes_seed_and_continuation(tmp_path, small_pieces):
-    write_folder(tmp_path / "val")
-    options = {"corruptions": ["gaussian_noise", "spatter"], "severities": [1, 3]}
-    one = make_imagenet_c(tmp_path / "val", tmp_path / "1", workers=1, **options)
-    two = make_imagenet_c(tmp_path / "val", tmp_path / "2", workers=2, **options)
-    assert contents(one) == contents(two)
-    other = make_imagenet_c(tmp_path / "val", tmp_path / "3", workers=1, seed=5, **options)
-    assert not set(contents(one).values()) & set(contents(other).values())
-    # a stopped run: some files are missing, the others stay
-    whole = contents(two)
-    kept = two / "spatter" / "1" / "n01" / "val_0.JPEG"
-    before = kept.stat().st_mtime_ns
-    (two / "spatter" / "3" / "n02" / "val_2.JPEG").unlink()
-    seen = []
-    make_imagenet_c(tmp_path / "val", two, workers=1, progress=lambda *s: seen.append(s), **options)
-    assert contents(two) == whole
-    assert kept.stat().st_mtime_ns == before
-    assert seen[-1] == (24, 24)
-
-
-def test_imagenet_sources_that_will_not_do(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*val"):
-        make_imagenet_c(tmp_path / "val", tmp_path / "c", workers=1)
-    write_folder(tmp_path / "val", 1)
-    with pytest.raises(ValueError, match="lies in the source"):
-        make_imagenet_c(tmp_path / "val", tmp_path / "val" / "c", workers=1)
-    damaged = tmp_path / "val" / "n01" / "val_0.png"
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"n01.val_0.png cannot be read as an image"):
-        make_imagenet_c(tmp_path / "val", tmp_path / "c", ["contrast"], [1], workers=1)
-    damaged.write_bytes(content)
-    damaged.with_suffix(".jpg").write_bytes(content)
-    with pytest.raises(ValueError, match=r"val_0.jpg and .*val_0.png would both become n01/val_0.JPEG"):
-        make_imagenet_c(tmp_path / "val", tmp_path / "d", ["contrast"], [1], workers=1)
-
-
-def test_command(source, tmp_path):
-    out = tmp_path / "c"
-    arguments = ["data", "make", "cifar10c", "--from", str(source), "--out", str(out), "--workers", "1"]
-    chosen = ["--severity", "5", "--severity", "4", "--corruption", "contrast", "--corruption", "frost"]
-    result = runner.invoke(app, [*arguments, *chosen, "--seed", "3"])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == str(out)
-    assert "frost: " in result.stderr
-    assert json.loads((out / "made.json").read_text())["seed"] == 3
-    for severity in (4, 5):
-        names = sorted(p.name for p in (out / f"severity_{severity}").iterdir())
-        assert names == ["contrast.npy", "frost.npy", "labels.npy"]
-
-
-def test_command_for_folders(tmp_path):
-    write_folder(tmp_path / "val", 1)
-    out = tmp_path / "c"
-    arguments = ["data", "make", "imagenetc", "--from", str(tmp_path / "val"), "--out", str(out)]
-    result = runner.invoke(app, [*arguments, "--severity", "2", "--corruption", "contrast", "--workers", "1"])
-    assert result.exit_code == 0, result.output
-    assert (out / "contrast" / "2" / "n02" / "val_0.JPEG").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["cifar10", "--from", "SOURCE"], "NAME must be one of"),
-        (["cifar10c", "--from", "nowhere.npz"], "there is nothing at"),
-        (["cifar10c", "--from", "SOURCE", "--corruption", "fogg"], "did you mean 'fog'"),
-        (["cifar10c", "--from", "SOURCE", "--severity", "6"], "severity"),
-    ],
-)
-def test_command_tells_what_is_wrong(source, tmp_path, arguments, message):
-    arguments = [str(source) if a == "SOURCE" else a for a in arguments]
-    result = runner.invoke(app, ["data", "make", *arguments, "--out", str(tmp_path / "c")])
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())

@@ -1,0 +1,212 @@
+"""Download a released archive: resume if interrupted, check, unpack, and only then put it in place."""
+
+import http.client
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from ramen import __version__
+from ramen.data.archives import Archive, Progress, md5_of, no_progress
+from ramen.data.registry import describe, list_datasets, read
+from ramen.utils.checks import nearest
+
+_CHUNK = 1 << 18
+_TIMEOUT_S = 60.0  # a server that sends nothing for this long has gone away
+_ATTEMPTS = 5  # in a row without receiving a new byte
+
+
+class DownloadError(OSError):
+    """An archive could not be downloaded, or is not the released one."""
+
+
+def download(
+    name: str,
+    root: str | os.PathLike[str],
+    *,
+    url: str | None = None,
+    keep_archive: bool = False,
+    progress: Progress = no_progress,
+) -> Path:
+    """Download and unpack a released data set; returns the folder that holds it.
+
+    Args:
+        name: ``"cifar10c"`` or ``"cifar100c"``.
+        root: The folder in which the folder of the data set is created.
+        url: Another address of the same archive.
+        keep_archive: Keep the archive after unpacking it.
+        progress: Called as the download, the check and the unpacking advance.
+    """
+    archive = _find_archive(name)
+    root = Path(root).expanduser()
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / Path(archive.file).stem
+    if folder.exists():
+        _check_existing(name, folder)
+        return folder
+    path = root / archive.file
+    if not path.exists():
+        # Not a temporary file: it stays when the download is interrupted, and the next run resumes it.
+        part = path.with_name(f"{path.name}.part")
+        fetch(url or archive.url, part, progress=progress)
+        _check_md5(part, archive, progress, "it was removed; run the same command again")
+        os.replace(part, path)
+    else:
+        _check_md5(path, archive, progress, "move it away and run the same command again")
+    unpack(name, path, folder, progress)
+    if not keep_archive:
+        path.unlink()
+    return folder
+
+
+def _find_archive(name: str) -> Archive:
+    available = [known for known in list_datasets() if describe(known).downloadable]
+    if name not in available:
+        other = f" Get it from {describe(name).source}." if name in list_datasets() else ""
+        raise ValueError(f"name: {name!r} cannot be downloaded.{other}{nearest(name, available)}")
+    return describe(name).archives[0]
+
+
+def _check_existing(name: str, folder: Path) -> None:
+    errors = read(name, folder).errors
+    if errors:
+        raise DownloadError(
+            f"{folder} already exists, but {errors[0]}; move it away and run the same command again"
+        )
+
+
+def _check_md5(path: Path, archive: Archive, progress: Progress, remedy: str) -> None:
+    md5 = md5_of(path, "checking", progress)
+    if md5 != archive.md5:
+        if path.suffix == ".part":
+            path.unlink()  # or the next attempt would resume after the wrong bytes
+        raise DownloadError(f"{path} has the md5 {md5}, {archive.file} must have {archive.md5}; {remedy}")
+
+
+def fetch(url: str, part: Path, *, progress: Progress = no_progress, pause_s: float = 1.0) -> None:
+    """Download the rest of ``part``, starting at its end; reconnect if the connection is lost."""
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError(f"url must begin with http:// or https://, got {url!r}")
+    failures, longest = 0, _size(part)
+    while True:
+        try:
+            if _request_rest(url, part, progress):
+                return
+            problem = "the connection ended early"
+        except urllib.error.HTTPError as error:
+            error.close()
+            problem = f"the server answered {error.code} {error.reason}"
+            if error.code < 500 and error.code not in (408, 429):
+                raise DownloadError(f"{url}: {problem}; try another address with url") from None
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, DownloadError):
+                raise
+            problem = str(getattr(error, "reason", error)) or type(error).__name__
+        # Only a new maximum counts as progress: some servers start from the beginning every time.
+        failures = 1 if _size(part) > longest else failures + 1
+        longest = max(longest, _size(part))
+        if failures >= _ATTEMPTS:
+            raise DownloadError(
+                f"{url}: {problem}, {failures} times in a row; {_size(part):,} bytes are kept in {part}, "
+                "and the same command resumes there"
+            )
+        time.sleep(pause_s * 2 ** (failures - 1))
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _request_rest(url: str, part: Path, progress: Progress) -> bool:
+    """Make one request; returns whether the file is complete afterwards."""
+    start = _size(part)
+    # The archive must arrive as it is: if it were compressed on the way, its bytes could not be counted.
+    headers = {"User-Agent": f"ramen/{__version__}", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        if error.code != 416 or not start:
+            raise
+        error.close()
+        total = _total_length(error.headers.get("Content-Range", ""))
+        if total == start:
+            return True  # there is nothing after the last byte: the file is complete
+        part.unlink()  # longer than the archive, so not a part of it
+        return False
+    with response:
+        return _receive(response, part, start, progress)
+
+
+def _receive(response: Any, part: Path, start: int, progress: Progress) -> bool:
+    length = response.headers.get("Content-Length")
+    if response.status == 206:
+        sent = response.headers.get("Content-Range")
+        span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", (sent or "").strip())
+        if not span or int(span[1]) != start:
+            raise DownloadError(f"{response.url}: requested the bytes from {start}, the server sent {sent!r}")
+        total = int(span[2]) if span[2] != "*" else None
+    else:
+        start = 0  # the server sends the whole file, whatever was requested
+        total = int(length) if length else None
+    if total is not None:
+        _check_free_space(part, total, start)
+    done = start
+    with part.open("r+b" if start else "wb") as file:
+        file.seek(start)
+        while chunk := response.read(_CHUNK):
+            file.write(chunk)
+            done += len(chunk)
+            progress("downloading", done, total)
+    return total is None or done == total
+
+
+def _total_length(content_range: str) -> int | None:
+    match = re.fullmatch(r"bytes \*/(\d+)", content_range.strip())
+    return int(match[1]) if match else None
+
+
+def _check_free_space(part: Path, total: int, start: int) -> None:
+    """Make sure that the rest of the archive and its unpacked content, about as long, fit on the disk."""
+    needed, free = 2 * total - start, shutil.disk_usage(part.parent).free
+    if free < needed:
+        raise DownloadError(
+            f"{part.parent} has {free:,} bytes free, but downloading and unpacking needs {needed:,}"
+        )
+
+
+def unpack(name: str, path: Path, folder: Path, progress: Progress = no_progress) -> None:
+    """Unpack an archive next to ``folder``, check it, and rename it to ``folder`` if it is complete."""
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as draft:
+        try:
+            # "r:" accepts no compressed archive, so the content cannot be longer than the archive.
+            with tarfile.open(path, "r:") as archive:
+                for member in archive:
+                    _check_member(path, member, folder.name)
+                    archive.extract(member, draft, filter="data")
+                    progress("unpacking", member.offset_data + member.size, path.stat().st_size)
+        except (tarfile.TarError, EOFError) as error:
+            raise DownloadError(f"{path} cannot be unpacked: {error}") from error
+        errors = read(name, Path(draft) / folder.name).errors
+        if errors:
+            raise DownloadError(f"{path} does not contain a complete {name}: {errors[0]}")
+        os.replace(Path(draft) / folder.name, folder)
+
+
+def _check_member(path: Path, member: tarfile.TarInfo, folder: str) -> None:
+    """Accept only the folder itself and regular files directly in it."""
+    parts = member.name.removeprefix("./").split("/")
+    allowed = (
+        (member.isdir() and parts == [folder])
+        or (member.isreg() and not member.issparse() and len(parts) == 2 and parts[0] == folder)
+    ) and ".." not in parts
+    if not allowed:
+        raise DownloadError(f"{path} cannot be trusted: it contains {member.name!r}, not a file of {folder}/")

@@ -1,0 +1,33 @@
+"""The data set of drawings."""
+
+import numpy as np
+import pytest
+
+from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.registry import load
+
+
+def test_the_images_are_those_of_the_demo():
+    data = load("tiny", pictures=5, picture_seed=3)
+    assert data.classes == tuple(OBJECTS)
+    assert [domain.name for domain in data.domains] == list(DOMAINS)
+    stream = mixed_stream(list(OBJECTS), 5, 3)
+    for number in (0, len(DOMAINS) - 1):
+        shown = stream.pixels[stream.domains == number].flatten(1).tolist()
+        drawn = data.domains[number].images.read(range(5)).flatten(1).tolist()
+        assert sorted(shown) == sorted(drawn)
+    assert data.domains[0].labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_domains_seeds_and_bad_options():
+    data = load("tiny", domains=["neon", "fog"], pictures=2)
+    assert [domain.name for domain in data.domains] == ["neon", "fog"]
+    assert data.identity == {"pictures": 2, "picture_seed": 0}
+    first, other = data.domains[0].images, load("tiny", domains=["neon"], pictures=2, picture_seed=1)
+    assert not np.array_equal(first.read([0]), other.domains[0].images.read([0]))
+    assert np.array_equal(first.read([1, 0])[1], first.read([0])[0])
+    with pytest.raises(IndexError, match="got 2"):
+        first.read([2])
+    with pytest.raises(ValueError, match="pictures must be at least 1"):
+        load("tiny", pictures=0)
