@@ -337,27 +337,44 @@ def tables(results: dict[str, Any]) -> list[Table]:
             f"{setting.model}, {setting.classes} classes, capacity {setting.capacity}, topk {setting.topk}, "
             f"batch {setting.batch}"
         )
-        found.append(speeds(f"{name}: {about}", result["rows"]))
+        found.append(speeds(f"{name}: {about}", result["rows"], setting.batch))
         staged = [row for row in result["rows"] if "stages" in row]
         if staged:
             found.append(splits(f"{name}: milliseconds of each part by itself", staged))
     return found
 
 
-def speeds(title: str, rows: list[dict[str, Any]]) -> Table:
-    heads = ("ms a batch", "images/s", "forwards", "peak", "memory")
+def speeds(title: str, rows: list[dict[str, Any]], batch: int) -> Table:
+    """All rows; one column compares every row, per image, with the same forward pass."""
+    reference, speed = forward_reference(rows, batch)
+    heads = ("ms per batch", "images/s", reference, "peak", "memory")
     cells = [
         (
             row["what"],
             f"{row['milliseconds']:.2f}",
             f"{row['images_a_second']:,.0f}",
-            f"{row['forwards']:.2f}",
+            "" if speed is None else f"{speed / row['images_a_second']:.2f}",
             "" if row["peak_bytes"] is None else readable_bytes(row["peak_bytes"]),
             readable_bytes(row["memory_bytes"]) if "memory_bytes" in row else "",
         )
         for row in rows
     ]
     return _table(title, heads, cells)
+
+
+def forward_reference(rows: list[dict[str, Any]], batch: int) -> tuple[str, float | None]:
+    """The forward pass that rows are compared with, as a column head, and its images per second.
+
+    That is the module's own forward pass: compiled by torch.compile if that was measured, else uncompiled.
+    """
+    measured = {row["what"]: row["images_a_second"] for row in rows}
+    for what, name in (
+        (f"forward, torch.compile, batch {batch}", "compiled forwards"),
+        ("forward, the module's own", "uncompiled forwards"),
+    ):
+        if what in measured:
+            return f"{name} (batch {batch})", measured[what]
+    return "forwards", None
 
 
 def splits(title: str, rows: list[dict[str, Any]]) -> Table:

@@ -30,17 +30,17 @@ app.add_typer(models_app, name="models")
 
 @app.callback()
 def main() -> None:
-    """What holds for every command."""
+    """Set up what every command needs."""
     without_workspaces()
 
 
 @app.command()
 def describe(
     name: Annotated[
-        str | None, typer.Argument(help="A method; all of them, a line each, without it.")
+        str | None, typer.Argument(help="Name of a method. Without it, all methods are listed, one per line.")
     ] = None,
 ) -> None:
-    """What a method is: its paper, what it updates, what it predicts with, its parameters."""
+    """Describe a method: its paper, what it updates, what it predicts with, its parameters."""
     from ramen.methods._registry import describe as record
     from ramen.methods._registry import list_methods
 
@@ -57,19 +57,20 @@ def describe(
 @app.command()
 def demo(
     classes: Annotated[
-        str | None, typer.Option(help="Class names, separated by commas; all that can be drawn without it.")
+        str | None, typer.Option(help="Class names, separated by commas. By default, all that can be drawn.")
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="A method to run beside zero-shot; may be given again. EntMin, Tent, Ramen without it."
+            help="A method to run beside zero-shot; may be repeated. By default, EntMin, Tent and Ramen."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the stream.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A short stream, about ten seconds.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Run a short stream, about ten seconds.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the results and the figure.")] = Path("ramen-demo"),
     json_output: Annotated[
-        bool, typer.Option("--json", help="Results on standard output, everything else on standard error.")
+        bool,
+        typer.Option("--json", help="Print the results as JSON on stdout and everything else on stderr."),
     ] = False,
 ) -> None:
     """Show a tiny CLIP adapting to a mixed stream of drawings: no downloads, about a minute."""

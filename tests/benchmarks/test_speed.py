@@ -70,23 +70,34 @@ def test_a_run_that_is_cut_off_keeps_what_it_measured(speed, monkeypatch, tmp_pa
 
 
 def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
-    row = {
-        "what": "ramen",
-        "milliseconds": 25.0,
-        "images_a_second": 4000.0,
-        "forwards": 2.5,
-        "peak_bytes": None,
-    }
-    row |= {"memory_bytes": 2**20, "stages": {"select": 0.25}}
-    setting = vars(speed.SETTINGS["cifar100c"])
-    path = tmp_path / "speed.json"
-    path.write_text(json.dumps({"settings": {"cifar100c": {"setting": setting, "rows": [row]}}}))
-    monkeypatch.setattr("sys.argv", ["speed.py", "--show", str(path)])
-    speed.main()
-    page = capsys.readouterr().out
+    def row(what, milliseconds, images=100, **facts):
+        speeds = {"milliseconds": milliseconds, "images_a_second": 1000 * images / milliseconds}
+        return {"what": what, **speeds, "forwards": 1.0, "peak_bytes": None, **facts}
+
+    plain = row("forward, the module's own", 12.5)
+    compiled = row("forward, torch.compile, batch 100", 10.0)
+    step = row("ramen", 25.0, memory_bytes=2**20, stages={"select": 0.25})
+    of_one = row("ramen, batch 1", 2.0, images=1)
+
+    def shown(rows):
+        setting = vars(speed.SETTINGS["cifar100c"])
+        path = tmp_path / "speed.json"
+        path.write_text(json.dumps({"settings": {"cifar100c": {"setting": setting, "rows": rows}}}))
+        monkeypatch.setattr("sys.argv", ["speed.py", "--show", str(path)])
+        speed.main()
+        return capsys.readouterr().out
+
+    page = shown([plain, compiled, step, of_one])
     assert "cifar100c: ViT-B-16, 100 classes, capacity 750, topk 5, batch 100" in page
+    assert "| compiled forwards (batch 100) |" in page
     assert "| ramen | 25.00 | 4,000 | 2.50 |  | 1.00 MiB |" in page
+    assert "| forward, the module's own | 12.50 | 8,000 | 1.25 |" in page
+    assert "| ramen, batch 1 | 2.00 | 500 | 20.00 |" in page  # per image, with the same reference
     assert "| ramen | 0.25 |" in page
+    page = shown([plain, step])
+    assert "| uncompiled forwards (batch 100) |" in page
+    assert "| ramen | 25.00 | 4,000 | 2.00 |  | 1.00 MiB |" in page
+    assert "| ramen | 25.00 | 4,000 |  |  | 1.00 MiB |" in shown([step])
 
 
 def test_random_images_retrieve_different_entries(speed):

@@ -181,5 +181,7 @@ def test_damaged_states_are_refused_and_change_nothing() -> None:
 
 
 def test_a_memory_that_does_not_fit() -> None:
-    with pytest.raises(MemoryError, match=r"2 classes of capacity=1000000000000 takes .* lower the capacity"):
+    with pytest.raises(
+        MemoryError, match=r"2 classes with capacity=1000000000000 take .* lower the capacity"
+    ):
         memory(2, 10**12)

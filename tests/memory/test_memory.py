@@ -352,9 +352,7 @@ def test_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         cifar_100_c("auto").within(439 * 2**20)
     monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 400 * 2**20)
-    with pytest.raises(
-        MemoryError, match=f"{what} on cpu, where the memory may take 300.00 MiB, three quarters"
-    ):
+    with pytest.raises(MemoryError, match=f"{what} on cpu, but the limit is 300.00 MiB, three quarters"):
         cifar_100_c("auto").within(None)
     with pytest.raises(
         MemoryError, match=r"codec 'int4' take .* smaller codec \('sign' takes 439.79 MiB, 'auto'"

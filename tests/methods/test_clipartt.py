@@ -102,7 +102,7 @@ def test_the_record_is_true() -> None:
     assert ramen.create("clipartt", clf).passes() == (11, 10)
     assert ramen.create("clipartt", clf, iterations=3).passes() == (4, 3)
     assert (info.defaults["lr"], info.defaults["topk"], info.defaults["iterations"]) == (1e-3, 3, 10)
-    for word in ("detach_targets", "without full stop", "BatchNorm", "Ramen paper", "CLIPArTT's code"):
+    for word in ("detach_targets", "without a full stop", "BatchNorm", "Ramen paper", "CLIPArTT's code"):
         assert word in str(info)
 
 

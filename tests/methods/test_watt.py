@@ -186,7 +186,7 @@ def test_it_says_what_it_lacks() -> None:
         ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
         ({"rounds": 1.5}, TypeError, "rounds must be a whole number, got float 1.5"),
         ({"detach_targets": 1}, TypeError, "detach_targets must be True or False, got int 1"),
-        ({"templates": "wat"}, ValueError, "no set is called 'wat'; did you mean 'watt'"),
+        ({"templates": "wat"}, ValueError, "there is no set 'wat'; did you mean 'watt'"),
         ({"templates": ["a photo"]}, ValueError, "templates must each have one {} for the class name"),
     ],
 )

@@ -69,7 +69,9 @@ def test_a_stored_tower(stored):
 def test_what_a_stored_tower_lacks(stored):
     classifier = load_model(f"stored:{stored}", CLASSES, "single")
     assert classifier.templates == prompts.SINGLE
-    with pytest.raises(MissingPartError, match="no embedding of 'a photo of a cat', in the folder"):
+    with pytest.raises(
+        MissingPartError, match="the folder has no text encoder and no embedding of 'a photo of a cat'"
+    ):
         ramen.create("clipartt", classifier)
     with pytest.raises(MissingPartError, match="no embedding of 'itap of a cat'"):
         load_model(f"stored:{stored}", CLASSES, "ensemble-without-period")
@@ -80,7 +82,7 @@ def test_what_a_stored_tower_lacks(stored):
     [
         (lambda f: (f / "config.json").unlink(), r"config\.json cannot be read"),
         (lambda f: (f / "config.json").write_text("{"), r"config\.json is damaged"),
-        (lambda f: (f / "config.json").write_text("{}"), "there is no architecture, mean"),
+        (lambda f: (f / "config.json").write_text("{}"), "it lacks architecture, mean"),
         (lambda f: (f / "vision.safetensors").write_bytes(b"x"), r"vision\.safetensors cannot be read"),
         (lambda f: (f / "text_features.safetensors").unlink(), r"text_features\.safetensors cannot be read"),
         (
@@ -101,7 +103,7 @@ def test_damaged_folders(stored, harm, message):
 
 def test_a_folder_without_these_classes(stored):
     with pytest.raises(
-        ValueError, match=r"no text features of the classes ant, bee, .* it has birds: tit, owl"
+        ValueError, match=r"no text features for the classes ant, bee, .* it has birds: tit, owl"
     ):
         load_model(f"stored:{stored}", ["ant", "bee"])
 
@@ -126,12 +128,14 @@ def test_a_checkpoint_file(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("name", ["ViT-B-32", "ViT-B-32/", "/openai", ""])
 def test_names_of_no_form(name):
-    with pytest.raises(ValueError, match="is none of these forms: tiny: the small model"):
+    with pytest.raises(ValueError, match="has none of these forms: tiny: the tiny CLIP"):
         load_model(name, CLASSES)
 
 
 def test_unknown_tags():
-    with pytest.raises(ValueError, match="'opnai' is no file and no tag of ViT-B-32; did you mean 'openai'"):
+    with pytest.raises(
+        ValueError, match="'opnai' is neither a file nor a tag of ViT-B-32; did you mean 'openai'"
+    ):
         load_model("ViT-B-32/opnai", CLASSES)
 
 

@@ -198,13 +198,13 @@ def test_what_a_checkpoint_file_does_not_say_can_be_said(tiny_model: str, checkp
 @pytest.mark.parametrize(
     ("model", "pretrained", "message"),
     [
-        ("ViT-B-23", None, "model: open_clip has none called 'ViT-B-23'; did you mean 'ViT-B-32'?"),
+        ("ViT-B-23", None, "model: open_clip has no model 'ViT-B-23'; did you mean 'ViT-B-32'?"),
         (
             "ViT-B-32",
             "opneai",
-            "pretrained: 'opneai' is no file and no tag of ViT-B-32; did you mean 'openai'?",
+            "pretrained: 'opneai' is neither a file nor a tag of ViT-B-32; did you mean 'openai'?",
         ),
-        ("ViT-B-32", "/no/such/file.pt", "is no file and no tag of ViT-B-32"),
+        ("ViT-B-32", "/no/such/file.pt", "is neither a file nor a tag of ViT-B-32"),
         ("hf-hub:someone/model", "openai", "pretrained must be None for hf-hub:someone/model"),
     ],
 )
@@ -242,14 +242,14 @@ def test_a_folder_without_weights(tmp_path: Path, tiny_model: str) -> None:
 def test_a_torchscript_archive(tiny_model: str, tmp_path: Path) -> None:
     path = tmp_path / "scripted.pt"
     torch.jit.save(torch.jit.script(nn.Linear(2, 2)), path)
-    with pytest.raises(ValueError, match=r"scripted\.pt' is a TorchScript archive, as OpenAI distributes"):
+    with pytest.raises(ValueError, match=r"scripted\.pt' is a TorchScript archive, the format"):
         ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((None, None, CLASSES), "model must be a name of open_clip, got NoneType"),
+        ((None, None, CLASSES), "model must be the name of an open_clip model, got NoneType"),
         (("ViT-B-32", 3, CLASSES), "pretrained must be a tag, a path or None, got int"),
         (("ViT-B-32", None, None), "classes must be a sequence of names, got None"),
     ],
@@ -299,7 +299,7 @@ def test_a_pickle_is_not_executed(tiny_model: str, tmp_path: Path) -> None:
             {},
             "templates of a class must not cancel",
         ),
-        (torch.randn(4, 16), {"device": "cuda:97"}, "device 'cuda:97' was asked for, but torch sees"),
+        (torch.randn(4, 16), {"device": "cuda:97"}, "device 'cuda:97' is not available: torch sees"),
         (torch.randn(4, 16), {"dtype": "float8"}, "dtype must be one of .* got 'float8'"),
     ],
 )

@@ -83,7 +83,7 @@ def test_generators_are_taken() -> None:
 @pytest.mark.parametrize(
     ("templates", "message"),
     [
-        ("ensembel", "no set is called 'ensembel'; did you mean 'ensemble'?"),
+        ("ensembel", "there is no set 'ensembel'; did you mean 'ensemble'?"),
         ([], "templates must hold at least one template"),
         (["a photo"], "templates must each have one {} for the class name, got 'a photo'"),
         (["{} or {}"], "got '{} or {}'"),

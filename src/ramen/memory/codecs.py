@@ -1,10 +1,9 @@
 """How gradients are stored.
 
 ``encode`` turns rows of gradients into rows of stored numbers and their scales. ``fp32`` and ``fp16`` have
-one scale a row, which keeps it inside the range of its type, whatever the size of the gradients: fp16 alone
-would flush those of confident images to zero and overflow for others. ``int8``, ``int4`` and ``sign`` pack
-their codes and have one scale for each block of a row (``ramen.memory.scale_blocks``); a value is its
-code times that.
+one scale per row, which keeps the row within the range of its dtype: plain fp16 would flush the gradients of
+confident images to zero and overflow for others. ``int8``, ``int4`` and ``sign`` pack their codes and have
+one scale per block of a row (``ramen.memory.scale_blocks``); a value is its code times that scale.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ramen.memory.scale_blocks import UNIT, Blocks
 
-CODECS = ("fp32", "fp16", "int8", "int4", "sign")  # the most exact first
+CODECS = ("fp32", "fp16", "int8", "int4", "sign")  # most exact first
 _BITS = {"int8": 8, "int4": 4, "sign": 1}
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -27,11 +26,11 @@ class Codec(ABC):
     Attributes:
         name: One of ``CODECS``.
         size: Length of a gradient.
-        dtype: Of the stored numbers.
-        width: Stored numbers a row.
-        scale_dtype: Of the scales.
-        scale_width: Scales a row; 0 if it has a single one.
-        embedding_dtype: Of the embeddings beside them.
+        dtype: The dtype of stored numbers.
+        width: Stored numbers per row.
+        scale_dtype: The dtype of scales.
+        scale_width: Scales per row; 0 for a single one without a dimension.
+        embedding_dtype: The dtype of the embeddings stored with the gradients.
     """
 
     name: str
@@ -47,33 +46,33 @@ class Codec(ABC):
         """Stored rows ``(n, width)`` and their scales, ``(n, scale_width)`` or ``(n,)``."""
 
     def decode(self, stored: Tensor, scales: Tensor) -> Tensor:
-        """The gradients again, ``(n, G)`` in fp32, as exactly as they are stored."""
+        """The gradients ``(n, G)`` in fp32, as exactly as they are stored."""
         every = torch.arange(len(stored), device=stored.device)[:, None]
         ones = torch.ones_like(every, dtype=torch.float32)
         return self.flat(self.unpack(stored, scales)) * self.fold(ones, scales, every)
 
     def fold(self, weights: Tensor, scales: Tensor, rows: Tensor) -> Tensor:
-        """The factors of what ``unpack`` gives for ``rows``: weights, and scales where it leaves them out."""
+        """The factors of unpacked ``rows``: the weights, times the scales if ``unpack`` leaves them out."""
         return weights
 
     @abstractmethod
     def unpack(self, stored: Tensor, scales: Tensor, first: int = 0) -> Tensor:
-        """Stored numbers as fp32, up to a factor for each row.
+        """Stored numbers as fp32, up to a factor per row.
 
         Args:
-            stored: Rows, or a cut of ``panels`` of them.
+            stored: Whole rows, or a slice of their columns from ``panels``.
             scales: All scales of these rows.
-            first: Where the cut starts.
+            first: The first column of the slice.
         """
 
     def flat(self, unpacked: Tensor) -> Tensor:
-        """Whole rows of what ``unpack`` gave, ``(n, G)``."""
+        """Whole unpacked rows without padding, ``(n, G)``."""
         return unpacked
 
     def panels(self, rows: int, most_bytes: int, *, unpacked: bool, first: int = 0) -> Iterator[slice]:
-        """Cuts of the stored columns of which ``rows`` rows take about ``most_bytes``, stored or unpacked.
+        """Slices of the stored columns; ``rows`` rows of one take about ``most_bytes``, stored or unpacked.
 
-        From ``first`` on, which is where such a cut starts.
+        They begin at ``first``, which must itself be the start of such a slice.
         """
         step = self._aligned(most_bytes // (rows * (4 if unpacked else self.dtype.itemsize)), unpacked)
         for start in range(first, self.width, step):
@@ -81,11 +80,11 @@ class Codec(ABC):
 
     @abstractmethod
     def _aligned(self, columns: int, unpacked: bool) -> int:
-        """The nearest number of stored columns where a row may be cut, at least one such step."""
+        """``columns`` rounded down to a multiple at which a row may be split, at least one such step."""
 
 
 class FloatCodec(Codec):
-    """Plain floating-point numbers and one scale a row."""
+    """Plain floating-point numbers and one scale per row."""
 
     scale_dtype = torch.float32
     scale_width = 0
@@ -96,7 +95,7 @@ class FloatCodec(Codec):
         self.dtype = self.embedding_dtype = torch.float32 if name == "fp32" else torch.float16
 
     def encode(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Brings the largest number of a row to 1 before it is rounded to fp16."""
+        """Scales the largest number of a row to 1 before rounding to fp16."""
         if self.dtype == torch.float32:
             return gradients.to(self.dtype), gradients.new_ones(len(gradients), dtype=torch.float32)
         largest = torch.linalg.vector_norm(gradients, torch.inf, dim=1).clamp_min(_TINY)
@@ -107,7 +106,7 @@ class FloatCodec(Codec):
         return weights * scales[rows]
 
     def unpack(self, stored: Tensor, scales: Tensor, first: int = 0) -> Tensor:
-        """The numbers, wider."""
+        """The numbers in fp32."""
         return stored.float()
 
     def _aligned(self, columns: int, unpacked: bool) -> int:
@@ -115,15 +114,15 @@ class FloatCodec(Codec):
 
 
 class PackedCodec(Codec):
-    """Codes of 8, 4 or 1 bit, packed, with one bfloat16 scale a block.
+    """Packed codes of 8, 4 or 1 bit, with one bfloat16 scale per block.
 
-    Codes of several bits are whole numbers from -127 to 127 or from -7 to 7, rounded to nearest; the largest
-    value of a block has the largest. One bit says whether a value is below zero, and the scale is the mean
-    size of the block's values, for which the squared error is smallest. A block whose scale would be no
-    normal number of fp32 is stored as zeros.
+    Codes of several bits are integers from -127 to 127 or from -7 to 7, rounded to nearest; the largest value
+    of a block has the largest code. A single bit says whether a value is negative; the scale is then the mean
+    magnitude of the block, which minimises the squared error. A block whose scale would not be a normal fp32
+    number is stored as zeros.
 
-    The codes of a unit of 32 values follow each other from the lowest bit of the first byte on, in two's
-    complement; the one bit of ``sign`` is set below zero.
+    The codes of a unit of 32 values are consecutive, starting at the lowest bit of the first byte, in two's
+    complement; the single bit of ``sign`` is set for negative values.
     """
 
     scale_dtype = torch.bfloat16
@@ -167,7 +166,7 @@ class PackedCodec(Codec):
         return scales.float().index_select(1, block)[:, :, None]
 
     def unpack(self, stored: Tensor, scales: Tensor, first: int = 0) -> Tensor:
-        """Code times scale, whole units with their padding, ``(n, 32 * units)``."""
+        """Code times scale, in whole units including padding, ``(n, 32 * units)``."""
         first_unit = first // self.unit_width
         units = slice(first_unit, first_unit + stored.shape[1] // self.unit_width)
         if self.bits == 1:
@@ -181,7 +180,7 @@ class PackedCodec(Codec):
         return codes.mul_(self._of_units(scales, units)).flatten(1)
 
     def flat(self, unpacked: Tensor) -> Tensor:
-        """Without the padding."""
+        """Remove the padding."""
         return self.blocks.flat(unpacked)
 
     def _aligned(self, columns: int, unpacked: bool) -> int:
@@ -190,12 +189,12 @@ class PackedCodec(Codec):
 
 
 def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
-    """The codec of that name for gradients of length ``size``.
+    """Create a codec by name for gradients of length ``size``.
 
     Args:
         name: One of ``CODECS``.
         size: The gradients' length.
-        blocks: Lengths of the runs of values that are alike in size; what ``Blocks`` takes.
+        blocks: Lengths of runs of values with similar magnitude, as for ``Blocks``.
     """
     if name in _BITS:
         return PackedCodec(name, Blocks(size, blocks))

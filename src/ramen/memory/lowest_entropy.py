@@ -1,10 +1,10 @@
 """A memory of the most confident images: for each predicted class, those of lowest entropy.
 
-TDA's caches and DMN's dynamic memory are of this kind. An image enters its class's slots while there is room,
-and later only in place of the one with the largest entropy, if its own is strictly smaller. That keeps the
-``capacity`` first entries by (entropy, arrival). So what an image would find, were all images to come one at
-a time, follows for a whole batch at once from counting who is ahead of whom: nothing here loops over images,
-and nothing waits for a GPU.
+TDA's caches and DMN's dynamic memory are of this kind. An image enters the slots of its class while there is
+room; later it only replaces the entry with the largest entropy, if its own entropy is strictly smaller. This
+keeps the first ``capacity`` entries by (entropy, arrival). What an image would find if images came one at a
+time can therefore be computed for a whole batch, by counting how many entries rank ahead of each: nothing
+here loops over images, and nothing waits for a GPU.
 """
 
 from collections.abc import Mapping
@@ -24,27 +24,27 @@ _ROUNDING = 1e-3  # an entropy near 0 may come out a little below it
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A batch in its order of arrival; what ``keep`` excludes is neither stored nor seen by others."""
+    """A batch in order of arrival; images that ``keep`` excludes are neither stored nor seen by others."""
 
     labels: Tensor  # (B,)
-    entropies: Tensor  # (B,), finite where kept
+    entropies: Tensor  # (B,), finite for kept images
     embeddings: Tensor  # (B, d) unit vectors, finite everywhere
     keep: Tensor  # (B,)
 
     def of_class(self, classes: int) -> Tensor:
-        """``(B, classes)``: 1 where an image was predicted that class."""
+        """``(B, classes)``: 1 for the predicted class of each image, else 0."""
         every = torch.arange(classes, device=self.labels.device)
         return (self.labels[:, None] == every).to(self.embeddings.dtype)
 
 
 @dataclass(frozen=True)
 class Recall:
-    """What each image of a batch finds, itself and its earlier batch mates included.
+    """What each image of a batch finds, including itself and earlier images of the batch.
 
-    Weights are exp(-beta (1 - similarity)), and 0 for what is not in the memory when the image asks.
+    Weights are exp(-beta (1 - similarity)), and 0 for entries that are not in the memory at that time.
     """
 
-    stored: Tensor  # similarities (B, classes, capacity) with the slots as they are before the batch
+    stored: Tensor  # similarities (B, classes, capacity) with the slots before the batch
     stored_weights: Tensor
     batch: Tensor  # similarities (B, B) with the images of the batch
     batch_weights: Tensor
@@ -56,10 +56,10 @@ class LowestEntropyMemory(StreamMemory):
     Args:
         classes: How many classes.
         capacity: The most entries of one class.
-        columns: What is kept of an entry beside its entropy: "embeddings", and more where wanted.
+        columns: What is stored per entry besides its entropy: "embeddings", and more if needed.
 
     Raises:
-        MemoryError: It would not fit what is free on its device.
+        MemoryError: It does not fit into the free memory of its device.
     """
 
     @plain_numerics()
@@ -72,8 +72,8 @@ class LowestEntropyMemory(StreamMemory):
         needed, free = self.most_bytes(), free_bytes(self.device)
         if free is not None and needed > free:
             raise MemoryError(
-                f"a memory of {classes} classes of capacity={capacity} takes {readable_bytes(needed)} "
-                f"on {self.device}, where {readable_bytes(free)} are free: lower the capacity"
+                f"{classes} classes with capacity={capacity} take {readable_bytes(needed)} on "
+                f"{self.device}, but only {readable_bytes(free)} are free: lower the capacity"
             )
         self._counts = torch.zeros(classes, dtype=torch.int64, device=self.device)
         self._tables = {
@@ -86,7 +86,7 @@ class LowestEntropyMemory(StreamMemory):
         return self.device == device
 
     def most_bytes(self) -> int:
-        """What it takes, whatever is in it."""
+        """Its size in bytes, which does not depend on the content."""
         counts = self.classes * torch.int64.itemsize
         slots = self.classes * self.capacity
         return counts + slots * sum(column.row_bytes for column in self.columns.values())
@@ -103,7 +103,7 @@ class LowestEntropyMemory(StreamMemory):
     # -- reading and writing ------------------------------------------------------------------------
 
     def recall(self, batch: Arrivals, beta: float) -> Recall:
-        """What each image of the batch finds if it enters first and asks then, one image after the other."""
+        """What each image finds if images enter one at a time and each queries right after it enters."""
         keys = self["embeddings"].flatten(0, 1)
         stored = (batch.embeddings @ keys.T).view(-1, self.classes, self.capacity)
         mates = batch.embeddings @ batch.embeddings.T
@@ -118,8 +118,8 @@ class LowestEntropyMemory(StreamMemory):
     def _visible(self, batch: Arrivals) -> tuple[Tensor, Tensor]:
         """Which slots ``(B, classes, capacity)`` and images ``(B, B)`` are in the memory for each image.
 
-        An entry is there as long as fewer than ``capacity`` of its class are ahead of it. Ahead of a stored
-        one are the slots before its own, and what has arrived since with a smaller entropy.
+        An entry stays as long as fewer than ``capacity`` entries of its class rank ahead of it. Ahead of a
+        stored entry are the slots before its own, and later arrivals with a smaller entropy.
         """
         labels, entropies, filled = batch.labels, batch.entropies, self.filled
         enters = batch.of_class(self.classes).bool() & batch.keep[:, None]
@@ -127,7 +127,7 @@ class LowestEntropyMemory(StreamMemory):
         slot = torch.arange(self.capacity, device=self.device)
         stored = filled & (slot + overtakes.cumsum(0, dtype=torch.int32) < self.capacity)
 
-        # of equals, the earlier one is ahead
+        # in a tie, the earlier one is ahead
         stored_ahead = (filled[labels] & (self["entropies"][labels] <= entropies[:, None])).sum(1)
         earlier = torch.ones(len(labels), len(labels), dtype=torch.bool, device=self.device).triu(1)
         surer = (entropies[:, None] < entropies) | (earlier & (entropies[:, None] == entropies))
@@ -136,10 +136,10 @@ class LowestEntropyMemory(StreamMemory):
         return stored, batch.keep & ~earlier & (ahead < self.capacity)
 
     def insert(self, batch: Arrivals, **values: Tensor) -> None:
-        """Put a batch in; ``values`` are the columns beside embeddings and entropies, a row an image."""
+        """Insert a batch; ``values`` are the columns besides embeddings and entropies, one row per image."""
         values |= {"embeddings": batch.embeddings, "entropies": batch.entropies}
         labels, capacity = batch.labels, self.capacity
-        # For each image the new slots of its class: images of one class all write the same.
+        # For each image, the new slots of its class: images of one class all write the same values.
         mates = (labels[:, None] == labels) & batch.keep
         candidates = torch.cat(
             [
@@ -148,7 +148,7 @@ class LowestEntropyMemory(StreamMemory):
             ],
             dim=1,
         )
-        # stable: among equals stored entries come first, then the batch in its order
+        # stable: in a tie, stored entries come first, then the batch in its order
         chosen = candidates.argsort(dim=1, stable=True)[:, :capacity]
         old, new = chosen.clamp_max(capacity - 1), (chosen - capacity).clamp_min(0)
         for name, table in self._tables.items():
@@ -188,7 +188,7 @@ class LowestEntropyMemory(StreamMemory):
             )
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the content that ``state`` gave; where it does not fit, say why and change nothing."""
+        """Restore what ``state`` returned; if it does not fit, raise an error and change nothing."""
         self.check(state)
         self._counts.copy_(state["counts"])
         for name, table in self._tables.items():

@@ -1,4 +1,4 @@
-"""What a memory consists of and how much room it takes, before there is one."""
+"""What a memory will store and how many bytes it will take, before it is created."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import aligned
 
 _CPU = torch.device("cpu")
-_SHARE_TO_TAKE = 0.75  # of what is free; encoding and retrieval need the rest
+_SHARE_TO_TAKE = 0.75  # of the free memory; encoding and retrieval need the rest
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The arguments of ``ramen.memory.Memory``, and what follows from them.
+    """The arguments of ``ramen.memory.memory.Memory``, and what follows from them.
 
     ``codec`` may be ``"auto"`` until ``within`` has chosen one.
     """
@@ -40,11 +40,11 @@ class MemoryPlan:
 
     @property
     def slots(self) -> int:
-        """The most entries of all queues together."""
+        """The most entries in all queues together."""
         return self.queues * self.capacity
 
     def columns(self) -> dict[str, Column]:
-        """What is stored of every entry."""
+        """What is stored per entry."""
         codec = codecs.create(self.codec, self.gradient_size, self.blocks)
         return {
             "embeddings": Column(codec.embedding_dtype, self.device, self.embedding_size),
@@ -56,10 +56,10 @@ class MemoryPlan:
         }
 
     def index(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shapes and types of what says where the entries are."""
+        """Shapes and dtypes of the tensors that locate the entries."""
         spec: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "table": ((self.slots + 1,), torch.int64),  # each slot's row, -1 for none; then the spare row
-            "counts": ((self.queues,), torch.int64),  # what each queue ever took ("float16": what it holds)
+            "counts": ((self.queues,), torch.int64),  # entries ever taken per queue ("float16": held)
             "used": ((), torch.int64),  # rows in use
         }
         if self.fifo == "float16":
@@ -67,21 +67,21 @@ class MemoryPlan:
         return spec
 
     def max_bytes(self) -> dict[torch.device, int]:
-        """What the memory takes when every queue is full, for each device it lies on."""
+        """Bytes of the memory with every queue full, per device."""
         needed = {self.device: sum(math.prod(shape) * t.itemsize for shape, t in self.index().values())}
         for column in self.columns().values():
             needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes
         return needed
 
     def within(self, budget: int | None) -> "MemoryPlan":
-        """The same, with the most exact codec that fits in place of ``"auto"``.
+        """The same plan, with the most exact codec that fits in place of ``"auto"``.
 
         Args:
-            budget: The most bytes that the full memory may take. Without it, ``"auto"`` takes up to three
-                quarters of what is free on each device, and a codec that was named is not questioned.
+            budget: The most bytes that the full memory may take. Without it, ``"auto"`` uses up to three
+                quarters of the free memory of each device, and any other codec is accepted unchecked.
 
         Raises:
-            MemoryError: It does not fit; with ``"auto"``, not even the smallest does.
+            MemoryError: The memory does not fit; with ``"auto"``, not even with the smallest codec.
         """
         auto = self.codec == "auto"
         plans = [replace(self, codec=name) for name in codecs.CODECS] if auto else [self]
@@ -95,7 +95,7 @@ class MemoryPlan:
 
 
 def _excess(plan: MemoryPlan, budget: int | None) -> str | None:
-    """None if the memory fits, else in words why not."""
+    """None if the memory fits, else a message that says why not."""
     needed = plan.max_bytes()
     what = f"{plan.queues} queues of capacity={plan.capacity} with codec {plan.codec!r}"
     if budget is not None:
@@ -111,9 +111,9 @@ def _excess(plan: MemoryPlan, budget: int | None) -> str | None:
         if free is not None and count > _SHARE_TO_TAKE * free:
             share = readable_bytes(int(_SHARE_TO_TAKE * free))
             return (
-                f"{what} take up to {readable_bytes(count)} on {device}, where the memory may take {share}, "
-                "three quarters of what is free: lower capacity, choose another placement, or set "
-                "memory_budget if you know better"
+                f"{what} take up to {readable_bytes(count)} on {device}, but the limit is {share}, three "
+                "quarters of the free memory: lower capacity, choose another placement, or set memory_budget "
+                "to override the limit"
             )
     return None
 

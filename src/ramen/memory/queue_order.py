@@ -1,7 +1,7 @@
-"""Which slot of its queue an arriving entry takes, and which entries an image of a batch can see.
+"""Which slot of its queue a new entry takes, and which entries each image of a batch can see.
 
-Entries arrive in batches; ``queues`` names the queue of each, ``keep`` says which of them may be stored. A
-slot is numbered ``queue * capacity + place``; ``queues * capacity``, one behind the last, means "not stored".
+Entries arrive in batches; ``queues`` holds the queue of each, ``keep`` says which of them may be stored. The
+number of a slot is ``queue * capacity + place``; ``queues * capacity``, one past the end, means "not stored".
 """
 
 import torch
@@ -11,18 +11,18 @@ ORDERS = ("exact", "float16")
 
 
 def arrivals(queues: Tensor, keep: Tensor, number: int) -> Tensor:
-    """``(B, number)``: how many of the batch, up to and with each entry, go to each queue."""
+    """``(B, number)``: how many entries of the batch, up to and including each, go to each queue."""
     queue = torch.arange(number, device=queues.device)
-    return ((queues == queue[:, None]) & keep).cumsum(1).T  # a GPU is fast along the last dimension alone
+    return ((queues == queue[:, None]) & keep).cumsum(1).T  # a GPU is only fast along the last dimension
 
 
 def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor, ages: Tensor) -> Tensor:
     """The order of the published code. Updates ``counts``, here the entries held, and ``ages``.
 
-    Stream numbers are kept as float16, and a full queue replaces its smallest one only by a larger one.
-    Numbers therefore tie from 2,048 on, and from 65,520 on all are infinite: a full queue of those is frozen.
-    What one entry replaces depends on the one before it in its queue, so the batch goes in waves: first
-    the first entry of every queue, then the second of every queue, and so on.
+    Stream numbers are kept as float16, and a full queue replaces its smallest number only by a larger one.
+    Numbers therefore tie from 2,048 on, and from 65,520 on all are infinite: a queue full of those is frozen.
+    What an entry replaces depends on the previous entry of its queue, so the batch is inserted in waves:
+    first the first entry of every queue, then the second of every queue, and so on.
     """
     capacity = ages.shape[1]
     slots = torch.full_like(queues, len(counts) * capacity)
@@ -44,17 +44,17 @@ def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor,
 def visible_causally(
     queues: Tensor, keep: Tensor, counts: Tensor, capacity: int, width: int
 ) -> tuple[Tensor, Tensor]:
-    """What each image of a batch sees, were the batch inserted one by one and each image asked at once.
+    """What each image sees if images are inserted one by one and each queries right after its insertion.
 
-    Returns two masks: ``(B, queues, width)`` over the first ``width`` places of the ring buffers as they are
-    before the batch, and ``(B, queues, B)`` over the batch itself. An entry is seen from its own arrival
-    until ``capacity`` later ones have come to its queue.
+    Returns two masks: ``(B, queues, width)`` over the first ``width`` places of the ring buffers before the
+    batch, and ``(B, queues, B)`` over the batch itself. An entry is visible from its own arrival until
+    ``capacity`` later entries have entered its queue.
     """
     so_far = arrivals(queues, keep, len(counts))
     oldest_seen = counts + so_far - capacity  # (B, queues), as a sequence number of the queue
     place = torch.arange(width, device=queues.device)
     newest = counts[:, None] - 1
-    stored_sequence = newest - (newest - place) % capacity  # negative where the place is still empty
+    stored_sequence = newest - (newest - place) % capacity  # negative if the place is still empty
     stored = (stored_sequence >= 0) & (stored_sequence >= oldest_seen[:, :, None])
 
     own_sequence = counts[queues] + so_far.gather(1, queues[:, None])[:, 0] - 1

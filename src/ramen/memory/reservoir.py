@@ -1,9 +1,9 @@
 """Prediction-balanced reservoir sampling: which images of a stream a small memory keeps.
 
 Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation", NeurIPS 2022. Over
-classes the memory stays as even as the predictions allow; within a class it is a uniform sample of all that
-the stream has brought. Only labels and slot numbers live here, on the host: each decision depends on the one
-before it.
+classes the memory stays as even as the predictions allow; within a class it is a uniform sample of all images
+so far. Only labels and slot numbers are kept here, on the host, because each decision depends on the previous
+one.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from ramen.memory.stream_memory import expect
 
 
 class Reservoir:
-    """Pseudo-labels in ``capacity`` slots, and how many images of each class have come.
+    """Pseudo-labels in ``capacity`` slots, and how many images of each class have been seen.
 
     >>> reservoir = Reservoir(capacity=2, classes=3)
     >>> [reservoir.insert(0, (0.9, 0.0)) for _ in range(3)], reservoir.insert(1, (0.0, 0.5)), reservoir.labels
@@ -29,13 +29,13 @@ class Reservoir:
         self.seen = [0] * classes
 
     def insert(self, label: int, draws: Sequence[float]) -> int | None:
-        """The slot that an image takes, whoever was in it; None if the image is dropped.
+        """The slot that an image takes, replacing its content; None if the image is dropped.
 
         Args:
             label: Its pseudo-label.
-            draws: Two uniform numbers in [0, 1). The first says which of the largest classes, in ascending
-                order, gives a slot up, or whether a class takes one of its own; the second says which of
-                that class's slots, in ascending order.
+            draws: Two uniform numbers in [0, 1). The first decides which of the largest classes, in
+                ascending order, gives up a slot, or whether the image replaces one of its own class. The
+                second decides which of that class's slots, in ascending order.
         """
         self.seen[label] += 1
         if len(self.labels) < self.capacity:

@@ -1,4 +1,4 @@
-"""A table of rows that grows with use: one tensor a column, each on its own device."""
+"""A table of rows that grows with use: one tensor per column, each on its own device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from ramen.utils.numerics import aligned
 
 @dataclass(frozen=True)
 class Column:
-    """Type, place and width of one column; width 0 is one number a row.
+    """Dtype, device and width of one column; width 0 is a single number per row.
 
-    A column in host memory which a GPU works with, ``used_from``, is shared with it where Triton is there:
-    kernels read and write it, and the host only after waiting for them.
+    A column in host memory that a GPU uses (``used_from``) is shared with it if Triton is installed: kernels
+    read and write it, and the host does so only after waiting for them.
     """
 
     dtype: torch.dtype
@@ -27,7 +27,7 @@ class Column:
 
     @property
     def shared(self) -> bool:
-        """Whether a GPU reads and writes it in host memory."""
+        """Whether the column is in host memory and a GPU reads and writes it there."""
         near, user = self.device, self.used_from
         return near.type == "cpu" and user is not None and user.type == "cuda" and kernels.available()
 
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """What one row takes."""
+        """Bytes per row."""
         return max(1, self.width) * self.dtype.itemsize
 
 
@@ -52,14 +52,14 @@ class RowTable:
 
     @property
     def allocated(self) -> int:
-        """Rows that there is room for now, in every column: growing may have failed in the middle."""
+        """Rows allocated in every column; growing may have failed after some columns."""
         return min(map(len, self._tensors.values()))
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
     def write(self, rows: Tensor, name: str, values: Tensor) -> None:
-        """Overwrite ``rows`` of one column; they may lie elsewhere than the column."""
+        """Overwrite ``rows`` of one column; they may be on another device than the column."""
         column, table = self.columns[name], self._tensors[name]
         beside = table.device == rows.device and kernels.usable_on(rows.device)
         if column.shared or (beside and column.width):
@@ -71,7 +71,7 @@ class RowTable:
 
     def reserve(self, rows: int) -> None:
         """Make room for ``rows`` rows."""
-        # Halves, quarters, ... of the limit: when the pool reaches it, the old rows are at most half of it.
+        # Halves, quarters, ... of the limit: when that is reached, the old rows are at most half of it.
         size = self.limit
         while size // 2 >= rows:
             size //= 2
@@ -82,17 +82,17 @@ class RowTable:
         column, old = self.columns[name], self._settled(name)
         try:
             new = _room(column, rows)
-        except torch.OutOfMemoryError:  # no room for both on the device: the old rows wait in host memory
+        except torch.OutOfMemoryError:  # both do not fit on the device: move the old rows to host memory
             old = self._tensors[name] = old.cpu()
             torch.cuda.empty_cache()
             new = _room(column, rows)
         new[: len(old)] = old
         if column.device.type != "cpu":
-            new[len(old) :] = 0  # a dense product reads rows that are not yet in use
+            new[len(old) :] = 0  # a dense product also reads rows not yet in use
         self._tensors[name] = new
 
     def _settled(self, name: str) -> Tensor:
-        """A column that the host may read: no kernel is still writing to it."""
+        """A column after all kernels that write to it have finished, so the host may read it."""
         if self.columns[name].shared:
             torch.cuda.synchronize(self.columns[name].used_from)
         return self._tensors[name]
@@ -102,7 +102,7 @@ class RowTable:
         return {name: self._settled(name)[:rows].clone() for name in self._tensors}
 
     def put_back(self, state: dict[str, Tensor]) -> None:
-        """Overwrite the first rows with those that ``state`` gave."""
+        """Overwrite the first rows with what ``state`` returned."""
         for name, rows in state.items():
             self._settled(name)[: len(rows)] = rows
 
@@ -121,7 +121,7 @@ class RowTable:
         return table
 
     def bytes(self) -> int:
-        """What the pool takes now."""
+        """Bytes allocated now."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
 

@@ -1,8 +1,8 @@
 """The blocks of a packed gradient: runs of values that share one scale.
 
-Gradients of different layers differ in size, so blocks follow the layers' parameters. In a packed row every
-block begins at a whole unit of 32 values, so that no word of the row belongs to two blocks; where a block's
-length is no multiple of 32, padding follows it. The norm layers of the usual encoders need none.
+Gradients of different layers differ in magnitude, so blocks follow the layers' parameters. In a packed row
+every block begins at a whole unit of 32 values, so that no word of the row belongs to two blocks; padding
+follows a block whose length is not a multiple of 32. The norm layers of the usual encoders need none.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Blocks:
 
     Args:
         size: The gradient's length.
-        pieces: Lengths of what belongs together, one behind the other; without them all of it does. What is
-            longer than 1,024 becomes several blocks.
+        pieces: Lengths of consecutive runs of values that belong together; if not given, all values do. Runs
+            longer than 1,024 become several blocks.
 
     Attributes:
         sizes: How many values each block has.
@@ -46,13 +46,13 @@ class Blocks:
         self._tables: dict[torch.device, Tables] = {}
 
     def tables(self, device: torch.device) -> "Tables":
-        """Where everything lies, as tensors on ``device``."""
+        """The positions of all blocks, as tensors on ``device``."""
         if device not in self._tables:
             self._tables[device] = Tables.of(self.sizes, device)
         return self._tables[device]
 
     def spread(self, gradients: Tensor) -> Tensor:
-        """``(n, size)`` as ``(n, units, 32)``, zeros in the padding."""
+        """``(n, size)`` as ``(n, units, 32)``, with zeros as padding."""
         if self.padded:
             columns = self.tables(gradients.device).columns
             wide = gradients.new_zeros(len(gradients), self.units * UNIT)
@@ -64,7 +64,7 @@ class Blocks:
         return wide.index_select(1, self.tables(wide.device).columns) if self.padded else wide
 
     def members(self, of_units: Tensor) -> Tensor:
-        """``(n, units)`` as ``(n, blocks, most units of a block)``, zeros behind shorter blocks."""
+        """``(n, units)`` as ``(n, blocks, most units of a block)``, with zeros after shorter blocks."""
         if self._even:
             return of_units.reshape(len(of_units), len(self.sizes), -1)
         return F.pad(of_units, (0, 1))[:, self.tables(of_units.device).members]
@@ -75,15 +75,15 @@ class Tables:
     """The blocks of a gradient as tensors on one device."""
 
     sizes: Tensor  # (blocks,) fp32
-    columns: Tensor  # (size,): the place of each value in a packed row
+    columns: Tensor  # (size,): the position of each value in a packed row
     members: Tensor  # (blocks, most units of a block): each block's units, filled up with the number of units
     block: Tensor  # (units,): the block of each unit
     start: Tensor  # (units,): the first value in each unit
-    stop: Tensor  # (units,): one behind the last
+    stop: Tensor  # (units,): one past the end
 
     @classmethod
     def of(cls, sizes: tuple[int, ...], device: torch.device) -> "Tables":
-        """Write them out."""
+        """Compute them for blocks of these sizes."""
         columns: list[int] = []
         members: list[list[int]] = []
         units: list[tuple[int, int, int]] = []

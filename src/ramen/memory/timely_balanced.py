@@ -1,8 +1,8 @@
 """RoTTA's memory: category-balanced sampling with timeliness and uncertainty (CSTU).
 
 Yuan et al., "Robust Test-Time Adaptation in Dynamic Scenarios", CVPR 2023. Every class has the same quota;
-within it, an item must give way that is old, or of which the model was unsure. Only labels, uncertainties,
-ages and slot numbers live here, on the host: each decision depends on the one before it.
+within it, old items and items that the model was uncertain about are replaced. Only labels, uncertainties,
+ages and slot numbers are kept here, on the host, because each decision depends on the previous one.
 """
 
 import math
@@ -19,10 +19,10 @@ class TimelyBalanced:
     """Pseudo-label, uncertainty and age of the items in ``capacity`` slots.
 
     Args:
-        capacity: M, how many items there may be.
-        classes: C; the quota of a class is M / C, no whole number where C does not divide M.
-        timeliness: Weight of an item's age in its score; the item with the largest score gives way.
-        uncertainty: Weight of its entropy, as a share of the largest possible.
+        capacity: M, the most items.
+        classes: C; the quota of a class is M / C, a fraction if C does not divide M.
+        timeliness: Weight of an item's age in its score; the item with the largest score is replaced.
+        uncertainty: Weight of its entropy, as a share of the largest possible entropy.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class TimelyBalanced:
     ) -> None:
         self.capacity, self.classes = capacity, classes
         self.timeliness, self.uncertainty = timeliness, uncertainty
-        self._unit = uncertainty / (math.log(classes) or 1.0)  # a single class has no entropy at all
-        self.labels: list[int] = []  # of the filled slots, as are the others
+        self._unit = uncertainty / (math.log(classes) or 1.0)  # with a single class the entropy is always 0
+        self.labels: list[int] = []  # one per filled slot, like the other lists
         self.entropies: list[float] = []
-        self.ages: list[int] = []  # how many items have been offered since, itself included
+        self.ages: list[int] = []  # how many items have been offered since, including itself
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def insert(self, label: int, entropy: float) -> int | None:
-        """Offer an item: the slot that it takes, whoever was in it, or None; all others grow older."""
+        """Offer an item; return the slot that it takes, or None. All other items age by one."""
         slot = self._slot(label, entropy)
         if slot == len(self):
             self.labels.append(label)
@@ -59,7 +59,7 @@ class TimelyBalanced:
         else:
             most = max(held.values())
             give = {other for other, count in held.items() if count == most}
-        # Of equal scores, the last in the order of classes and, within a class, of arrival.
+        # Ties go to the last one in the order of classes and, within a class, of arrival.
         items = zip(self.labels, self.entropies, self.ages, strict=True)
         score, _, _, worst = max(
             (self._score(age, unsure), other, -age, slot)

@@ -26,15 +26,15 @@ from ramen.models.classifier import MissingPartError, ZeroShotClassifier
         backwards=0,
         notes=(
             "zero_shot_logits are those of the classifier's own class embeddings, as for every method",
-            "a classifier given one embedding a class and no text encoder predicts with that one",
+            "a classifier with one embedding per class and no text encoder predicts with that embedding",
         ),
     )
 )
 class Clip(Method):
-    """Zero-shot classification with one prompt a class.
+    """Zero-shot classification with one prompt per class.
 
     Args:
-        classifier: Must know its templates or have a text encoder, unless it has one embedding a class.
+        classifier: Must know its templates or have a text encoder, unless it has one embedding per class.
         template: The prompt.
         seed: Has no effect.
     """

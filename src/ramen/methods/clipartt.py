@@ -21,45 +21,45 @@ from ramen.utils import checks
         title="CLIPArTT: adaptation to prompts made of the likeliest classes",
         venue="WACV 2025",
         paper="https://arxiv.org/abs/2405.00754",
-        updates="weight and bias of all norm layers, for one batch; then the pretrained ones again",
+        updates="weight and bias of all norm layers, for one batch; then reset to the pretrained ones",
         predicts_with="a last forward pass after the updates, with a single template",
         batch_dependent=True,
         forwards=11,
         backwards=10,
         notes=(
-            "stated by the Ramen paper: Adam, lr 1e-3, three classes a prompt, ten iterations, for all data "
-            "sets; prompts of its own instead of the seven templates",
-            "from CLIPArTT's code: 'a photo of a {}' without full stop for classes, prompts and prediction, "
-            "new prompts at every iteration, gradients through the targets of the loss too "
-            "(detach_targets=True takes them as constant), weights and Adam afresh for every batch",
+            "from the Ramen paper: Adam, lr 1e-3, three classes per prompt, ten iterations, for all data "
+            "sets; its own prompts instead of the seven templates",
+            "from CLIPArTT's code: 'a photo of a {}' without a full stop for classes, prompts and "
+            "prediction, new prompts in every iteration, gradients through the loss's targets too "
+            "(detach_targets=True treats them as constant), fresh weights and Adam for every batch",
             "decided here: BatchNorm keeps its running statistics, as in Ramen's code; CLIPArTT's code uses "
             "the batch's (statistics='batch')",
-            "decided here: underscores in class names are spaces, as for every method; CLIPArTT's code "
+            "decided here: underscores in class names become spaces, as for every method; CLIPArTT's code "
             "leaves them",
-            "one forward pass gives both prompts and loss; CLIPArTT's code makes two at the same weights, so "
-            "its count is 21 forward and 10 backward, with equal results",
+            "one forward pass gives both prompts and loss; CLIPArTT's code runs two at the same weights, so "
+            "it counts 21 forward and 10 backward passes, with equal results",
             "a prompt is embedded when it first occurs; CLIPArTT's code embeds all of them in every "
             "iteration, and computes gradients of the text tower that it does not use",
         ),
     )
 )
 class Clipartt(Contrastive):
-    """Contrastive steps on each batch, with a prompt for each image that names its likeliest classes.
+    """Take contrastive steps on each batch, with one prompt per image that names its likeliest classes.
 
-    It keeps nothing of the stream: every batch starts from the pretrained weights. What is kept are the
-    embeddings of prompts, which follow from the class names: ``cached_prompts`` of them at most.
+    It keeps no state between batches: every batch starts from the pretrained weights. It only caches
+    embeddings of prompts, which depend on the class names alone: at most ``cached_prompts`` of them.
 
     Args:
         classifier: Must have a text encoder.
         lr: Adam's step size; 1e-3 in the paper for all data sets, as are the next two.
         topk: K, how many classes a prompt names.
-        iterations: Steps a batch.
-        template: For the classes and, with "c1 or c2 or c3" in the place of one, for the prompts.
-        temperature: Of the targets of the loss; 0.01 belongs to a logit scale of 100, CLIP's.
-        detach_targets: No gradient through the targets of the loss.
+        iterations: Steps per batch.
+        template: For the classes and, with "c1 or c2 or c3" in place of a class, for the prompts.
+        temperature: Temperature of the loss's targets; 0.01 is meant for CLIP's logit scale of 100.
+        detach_targets: Take no gradient through the loss's targets.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the present batch's usable images.
-        cached_prompts: How many embeddings of prompts to keep; with width 512 each takes 2 KiB.
+            those of the usable images of the current batch.
+        cached_prompts: How many prompt embeddings to keep; with width 512 each takes 2 KiB.
         seed: Has no effect.
     """
 
@@ -106,7 +106,7 @@ class Clipartt(Contrastive):
     def _prompt_of_each(self, embeddings: Tensor) -> Tensor:
         """A prompt that names an image's likeliest classes, the likeliest first.
 
-        ``tolist`` is the one time in an iteration that the host waits.
+        ``tolist`` is the only time in an iteration that the host waits.
         """
         names = self.classifier.classes
         likeliest = (embeddings @ self.texts.T).topk(self.topk, dim=1).indices.tolist()

@@ -1,4 +1,4 @@
-"""DMN-ZS: a memory of the surest test images of each class, read with attention, votes beside the text.
+"""DMN-ZS: a memory of the most confident test images of each class, read with attention, beside the text.
 
 Zhang et al., "Dual Memory Networks: A Versatile Adaptation Approach for Vision-Language Models", CVPR 2024.
 """
@@ -30,29 +30,30 @@ from ramen.utils import checks
         forwards=1,
         backwards=0,
         notes=(
-            "Ramen paper: alpha 0.1 for mixed streams, 0.2/1.0/1.0/0.2 for single domains (CIFAR-10-C, "
-            "CIFAR-100-C, ImageNet-C, DomainNet); DMN's code searches alpha with the labels of the test set",
-            "DMN's code: beta 5.5 and 50 slots a class",
-            "images count one at a time, as in DMN's code: each enters the memory, then is answered; answers "
-            "depend on earlier images, those of the same batch too, but not on how the stream is cut",
+            "from the Ramen paper: alpha 0.1 for mixed streams, 0.2/1.0/1.0/0.2 for single domains "
+            "(CIFAR-10-C, CIFAR-100-C, ImageNet-C, DomainNet); DMN's code tunes alpha on test labels",
+            "from DMN's code: beta 5.5 and 50 slots per class",
+            "images are processed one at a time, as in DMN's code: each enters the memory, then is "
+            "predicted; predictions depend on earlier images, also of the same batch, but not on how the "
+            "stream is split into batches",
             "DMN's score is p_text + alpha * p_memory; logits are the logarithm of its normalised form, so "
-            "that labels are those of the score and softmax(logits) are the mixed probabilities",
-            "decided here: one view an image, as the Ramen paper names no more; DMN's code averages the "
-            "surest tenth of 32 views",
+            "labels are those of the score and softmax(logits) are the mixed probabilities",
+            "decided here: one view per image, as the Ramen paper mentions no more; DMN's code averages the "
+            "most confident tenth of 32 views",
             "decided here: of several slots with the same largest entropy, the latest entry is replaced; "
             "DMN's code leaves that to an unstable sort",
         ),
     )
 )
 class DMN(Method):
-    """Mix the text's probabilities with those of class vectors that each image draws from the memory.
+    """Mix the text's probabilities with those of class vectors that each image reads from the memory.
 
     Args:
         classifier: What it adapts.
         alpha: The memory's share in the score. The paper's: mixed streams 0.1; single domains
             0.2 (CIFAR-10-C), 1.0 (CIFAR-100-C), 1.0 (ImageNet-C), 0.2 (DomainNet).
         beta: How fast an entry's weight falls with its cosine distance.
-        capacity: The most entries of a class.
+        capacity: The most entries per class.
         seed: Has no effect.
     """
 
@@ -97,11 +98,11 @@ class DMN(Method):
         return Answer(logits, zero_shot, usable)
 
     def _read(self, batch: Arrivals) -> Tensor:
-        """Cosines ``(B, C)`` of each image z with the class vectors v that it draws from the memory.
+        """Cosines ``(B, C)`` of each image z with the class vectors v that it reads from the memory.
 
-        v is the sum of a class's entries m, its text embedding always among them, weighted by
-        a = exp(-beta (1 - z.m)). One such vector for every image and class would take much room; but z.v is
-        the sum of a (z.m), and |v|^2 the sum of a a' (m.m') over all pairs of entries.
+        v is the sum of a class's entries m, always including its text embedding, weighted by
+        a = exp(-beta (1 - z.m)). Storing v for every image and class would take much memory; but z.v is the
+        sum of a (z.m), and |v|^2 the sum of a a' (m.m') over all pairs of entries.
         """
         text = self.classifier.class_embeddings
         found = self.memory.recall(batch, self.beta)

@@ -14,7 +14,7 @@ from ramen.methods._registry import register
 @register(
     MethodInfo(
         name="ensemble",
-        title="CLIP with the classifier's own class embeddings, by default seven templates averaged",
+        title="CLIP with the classifier's own class embeddings, by default the average of seven templates",
         venue="ICML 2021",
         paper="https://arxiv.org/abs/2103.00020",
         updates="nothing",
@@ -25,7 +25,7 @@ from ramen.methods._registry import register
     )
 )
 class Ensemble(Method):
-    """The zero-shot classifier as it stands."""
+    """The zero-shot classifier, unchanged."""
 
     recordable = True
 

@@ -22,27 +22,27 @@ from ramen.utils import checks
         title="Entropy minimisation on each batch, from the pretrained weights",
         venue="CVPR 2026",
         paper="https://arxiv.org/abs/2604.21728",
-        updates="weight and bias of all norm layers, for one batch; then the pretrained ones again",
+        updates="weight and bias of all norm layers, for one batch; then reset to the pretrained ones",
         predicts_with="a second forward pass after the update",
         batch_dependent=True,
         forwards=2,
         backwards=1,
         notes=(
-            "the paper names but does not define it; learning rates, run time and memory use that it "
+            "the paper names it but does not define it; the learning rates, run time and memory use that it "
             "reports fit this definition and not an online one",
-            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' takes those of "
+            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' uses those of "
             "the batch",
         ),
     )
 )
 class EntMin(Method):
-    """One entropy step on the batch, then predict the batch with it.
+    """Take one entropy step on the batch, then predict the batch with the new weights.
 
     Args:
         classifier: What it adapts.
         lr: Step size.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the present batch's usable images.
+            those of the usable images of the current batch.
         seed: Has no effect.
     """
 

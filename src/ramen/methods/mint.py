@@ -1,4 +1,4 @@
-"""Mint: pull the embeddings of different pseudo-classes apart, with means gathered over the stream.
+"""Mint: separate the embeddings of different pseudo-classes, with means gathered over the stream.
 
 Bao et al., "Mint: A Simple Test-Time Adaptation of Vision-Language Models against Common Corruptions",
 NeurIPS 2025.
@@ -32,36 +32,37 @@ from ramen.utils.numerics import finite_or_zero
         venue="NeurIPS 2025",
         paper="https://arxiv.org/abs/2510.22127",
         updates="weight and bias of all norm layers, for one batch, along the stream's mean gradient; then "
-        "the pretrained ones again. With a finite prior the class embeddings too",
+        "reset to the pretrained ones. With a finite prior the class embeddings too",
         predicts_with="a second forward pass after the update",
         batch_dependent=True,
         forwards=2,
         backwards=1,
         notes=(
-            "stated by the Ramen paper: Adam, learning rates, prior without end on mixed streams and 10,000 "
-            "or 100,000 on single domains",
-            "from Mint's code: means and gradient over all batches including the present one, every class of "
-            "a batch with the same weight, one step of a fresh Adam a batch",
-            "decided here: pseudo-labels come from the text embeddings after the step too, also where a "
-            "finite prior has moved those that predict",
+            "from the Ramen paper: Adam, learning rates, an infinite prior on mixed streams and 10,000 or "
+            "100,000 on single domains",
+            "from Mint's code: means and gradient over all batches including the current one, every class of "
+            "a batch with the same weight, one step of a fresh Adam per batch",
+            "decided here: pseudo-labels after the step also come from the text embeddings, even if a finite "
+            "prior has moved the embeddings used to predict",
             "decided here: BatchNorm keeps its running statistics, the default of Mint's code; "
-            "statistics='batch' takes the batch's, which that code can do too",
+            "statistics='batch' uses the batch's, an option of that code too",
             "decided here: sums, means and the step in fp32; Mint's code computes under autocast",
-            "a batch without a usable image is no batch: the mean gradient stays as it was",
+            "a batch without a usable image is ignored: the mean gradient does not change",
         ),
     )
 )
 class Mint(Method):
-    """One Adam step a batch, from the pretrained weights, that raises the inter-class variance.
+    """Take one Adam step per batch, from the pretrained weights, that raises the inter-class variance.
 
     Args:
         classifier: What it adapts.
         lr: Step size. The paper's: mixed streams 5e-3 (CIFAR-C, DomainNet), 1e-2 (ImageNet-C); single
             domains 7e-3 (CIFAR-C), 1.5e-2 (ImageNet-C), 5e-3 (DomainNet).
-        prior: How many images the text embeddings count as against the mean image embeddings; infinite: they
-            alone decide. The paper's: infinite for mixed streams; single domains 10,000, DomainNet 100,000.
+        prior: How many images the text embeddings count for, against the mean image embeddings; infinite:
+            only the text counts. The paper's: infinite for mixed streams; single domains 10,000, DomainNet
+            100,000.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the present batch's usable images.
+            those of the usable images of the current batch.
         seed: Has no effect.
     """
 
@@ -136,10 +137,10 @@ class Mint(Method):
         return joint_gradient(clf, images, clf.encoder.base, loss, of_batch(self.statistics, usable))
 
     def _loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
-        """Minus the inter-class variance: that within the batch's classes less the total one.
+        """Minus the inter-class variance: the variance within the batch's classes minus the total variance.
 
-        Each class of the batch has the same weight, and each image of a class. Distances are to means over
-        the stream, this batch included, which are constants.
+        Each class of the batch has the same weight, and each image within a class. Distances are to means
+        over the stream including this batch, which are constants.
         """
         embeddings = torch.where(usable[:, None], embeddings, 0)
         labels = self.classifier.logits(embeddings.detach()).argmax(1)
@@ -153,7 +154,7 @@ class Mint(Method):
         return torch.dot(weights, to_own - to_all)
 
     def _class_embeddings(self, after: ClassMeans) -> Tensor:
-        """Text embeddings, moved towards the mean image embeddings the further the more images there are."""
+        """Text embeddings, moved towards the mean image embeddings; the more images, the further."""
         texts = self.classifier.class_embeddings
         images = after.images().to(texts.dtype)
         share = images / (self.prior + images).clamp_min(1)

@@ -35,22 +35,22 @@ from ramen.utils.pair_scores import pair_scores
         batch_sized=("memory",),
         random=True,
         notes=(
-            "stated by the Ramen paper: SignSGD, its learning rates, a memory as big as the batch (100; for "
-            "ViT-L/14 50: give memory=50)",
-            "stated by NOTE's paper and code: the reservoir's rules, pseudo-labels at arrival, the memory's "
+            "from the Ramen paper: SignSGD, its learning rates, a memory as large as the batch (100; for "
+            "ViT-L/14 50: pass memory=50)",
+            "from NOTE's paper and code: the reservoir's rules, pseudo-labels at arrival, the memory's "
             "entropy as loss; there with Adam and memory=64",
-            "decided here: one update a batch, whatever its size, on the whole memory; a memory larger than "
-            "the batch costs so many passes more",
+            "decided here: one update per batch of any size, on the whole memory; a memory larger than the "
+            "batch costs proportionally more passes",
             "NOTE's instance-aware BatchNorm is left out: it needs a model that was trained with it. "
-            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' takes those of "
-            "the batch to predict it, those of the memory for the step, and so lets an image's answer depend "
-            "on its batch mates",
-            "what is drawn depends on the seed and on how many images have come, not on the batch size",
+            "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' uses those of "
+            "the batch for the prediction and those of the memory for the step, which makes an image's "
+            "prediction depend on the rest of its batch",
+            "random draws depend on the seed and the number of images so far, not on the batch size",
         ),
     )
 )
 class Note(Method):
-    """One entropy step a batch on a memory of past images, on weights that all later batches share.
+    """Take one entropy step per batch on a memory of past images; all later batches share the weights.
 
     Args:
         classifier: What it adapts.
@@ -59,7 +59,7 @@ class Note(Method):
         memory: How many images the memory holds. The paper's: the batch size, 100, or 50 for ViT-L/14;
             NOTE's own: 64.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images that are encoded together, of the batch or of the memory.
+            those of the usable images that are encoded together, from the batch or from the memory.
         seed: Decides which images the memory keeps.
     """
 
@@ -91,7 +91,7 @@ class Note(Method):
 
     @property
     def batch_dependent(self) -> bool:
-        """The batch's statistics are."""
+        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:

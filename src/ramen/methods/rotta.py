@@ -1,4 +1,4 @@
-"""RoTTA: a student on augmented images of a balanced memory, and a slow teacher that predicts.
+"""RoTTA: a student trained on augmented images of a balanced memory, and a slow teacher that predicts.
 
 Yuan et al., "Robust Test-Time Adaptation in Dynamic Scenarios", CVPR 2023.
 """
@@ -31,7 +31,7 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
         title="RoTTA: robust test-time adaptation in dynamic scenarios",
         venue="CVPR 2023",
         paper="https://arxiv.org/abs/2303.13899",
-        updates="weight and bias of all norm layers, online: a student by steps, its teacher as an average",
+        updates="weight and bias of all norm layers, online: a student by steps, a teacher as its average",
         predicts_with="the teacher's forward pass before the update",
         batch_dependent=False,
         forwards=3,
@@ -39,20 +39,20 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
         batch_sized=("memory", "interval"),
         random=True,
         notes=(
-            "stated by the Ramen paper: SignSGD and its learning rates",
-            "stated by RoTTA's paper and code: the memory's rules, the loss with its weights by age, the "
+            "from the Ramen paper: SignSGD and its learning rates",
+            "from RoTTA's paper and code: the memory's rules, the loss with its weights by age, the "
             "augmentation, an update after every 64 images, nu=0.001",
             "open in the Ramen paper: the size of the memory. 64 is RoTTA's own; the batch size, which the "
-            "paper names for NOTE alone, is the other reading (memory=100, or 50 for ViT-L/14)",
-            "open likewise: how normalised images are augmented. Here they are brought back to [0, 1] and "
+            "paper states for NOTE only, is the other reading (memory=100, or 50 for ViT-L/14)",
+            "also open: how normalised images are augmented. Here they are brought back to [0, 1] and "
             "normalised again, which needs the classifier's preprocessing or mean and std",
             "a batch is predicted as a whole before the updates that fall into it",
             "BatchNorm keeps its running statistics, as in Ramen's code; statistics='robust' is RoTTA's own: "
-            "stored ones, of which each pass over the memory replaces the share alpha=0.05 by its own. As in "
-            "RoTTA's code, student and teacher each store theirs, the student's see the augmented images and "
-            "the teacher's the plain ones, the teacher's are no average of the student's, and a batch is "
-            "predicted with the teacher's as they are",
-            "what is drawn depends on the seed and on how many images have come",
+            "stored statistics, of which each pass over the memory replaces the share alpha=0.05 by its own. "
+            "As in RoTTA's code, student and teacher store separate statistics, the student's from augmented "
+            "images and the teacher's from plain ones; the teacher's are not an average of the student's, "
+            "and predicting a batch does not change them",
+            "random draws depend on the seed and the number of images so far",
         ),
     )
 )
@@ -64,15 +64,16 @@ class Rotta(Method):
         lr: The student's step size. The paper's: mixed streams 1e-2 (CIFAR-C, ImageNet-C), 1e-5 (DomainNet);
             single domains 2e-2 and 1e-4.
         memory: How many images the memory holds.
-        interval: After how many images there is an update; as many as the memory holds, if not given.
-        nu: How far the teacher goes towards the student after each update.
-        timeliness: Weight of age in what the memory gives up.
-        uncertainty: Weight of entropy in that.
+        interval: Images between updates; as many as the memory holds if not given.
+        nu: How far the teacher moves towards the student after each update.
+        timeliness: Weight of age when the memory chooses what to replace.
+        uncertainty: Weight of entropy in that choice.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "robust" for
             stored ones that follow the memory.
-        alpha: With robust statistics, how far the stored ones go towards those of the memory in an update.
-        mean: Of each channel, as taken out of the images; the classifier's preprocessing knows it.
-        std: Each channel was divided by it; likewise.
+        alpha: With robust statistics, how far the stored ones move towards those of the memory per update.
+        mean: Mean per channel that was subtracted from the images; from the classifier's preprocessing if
+            not given.
+        std: Standard deviation per channel that the images were divided by; likewise.
         seed: Decides the augmentation.
     """
 

@@ -29,42 +29,42 @@ _TOP_BLOCKS = 3
         title="SAR: sharpness-aware and reliable entropy minimisation",
         venue="ICLR 2023",
         paper="https://arxiv.org/abs/2302.12400",
-        updates="weight and bias of all norm layers, online: reset only where the loss says collapse",
+        updates="weight and bias of all norm layers, online: reset only if the loss indicates collapse",
         predicts_with="the forward pass before the update",
         batch_dependent=False,
         forwards=2,
         backwards=2,
         notes=(
-            "stated by the Ramen paper: SignSGD and its learning rates",
-            "stated by SAR's paper and code: both entropy filters, the step up the gradient before the one "
+            "from the Ramen paper: SignSGD and its learning rates",
+            "from SAR's paper and code: both entropy filters, the step up the gradient before the step "
             "down, the moving average and the reset; margin, rho, momentum and reset_below are theirs",
             "open in the Ramen paper: whether the top layers are frozen. SAR's code freezes the last three "
             "blocks of a ViT-B and the last norm, or layer4 of a ResNet (frozen='top'); frozen='none' fits "
             "Ramen's code, whose methods share one model that trains all norm layers",
-            "open likewise: the moving average after a reset. SAR's code keeps it, so that several resets "
-            "may follow one another; others clear it (clear_average=True)",
-            "where no image is confident, nothing changes, as in SAR's code, whose loss is then NaN",
-            "BatchNorm keeps its running statistics, as in Ramen's code; SAR's own uses the batch's "
-            "(statistics='batch'), which lets an image's answer depend on its batch mates",
+            "also open: the moving average after a reset. SAR's code keeps it, so several resets may follow "
+            "one another; others clear it (clear_average=True)",
+            "if no image is confident, nothing changes, as in SAR's code, whose loss is then NaN",
+            "BatchNorm keeps its running statistics, as in Ramen's code; SAR's own code uses the batch's "
+            "(statistics='batch'), which makes an image's prediction depend on the rest of its batch",
         ),
     )
 )
 class Sar(Method):
-    """One step a batch, along the entropy gradient at the worst nearby weights.
+    """Take one step per batch, along the entropy gradient at the worst nearby weights.
 
     Args:
         classifier: What it adapts.
         lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 2e-5 (DomainNet); single
             domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).
-        margin: An image is confident where its entropy is below this times ln C, that of a uniform guess.
+        margin: An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.
         rho: How far up the gradient the step down is evaluated, in Euclidean length.
-        reset_below: Reset to the pretrained weights where the moving average of the loss falls below it.
-        momentum: Of that moving average.
-        frozen: "none", or "top" to leave the last three blocks and the norm behind them, or the last stage
-            of a ResNet, as they are.
-        clear_average: Also forget the moving average at a reset.
+        reset_below: Reset to the pretrained weights if the moving average of the loss falls below this.
+        momentum: The momentum of that moving average.
+        frozen: "none", or "top" to freeze the last three blocks and the norm after them, or the last stage
+            of a ResNet.
+        clear_average: Also clear the moving average at a reset.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the present batch's usable images.
+            those of the usable images of the current batch.
         seed: Has no effect.
     """
 
@@ -111,7 +111,7 @@ class Sar(Method):
 
     @property
     def batch_dependent(self) -> bool:
-        """The batch's statistics are."""
+        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
@@ -168,7 +168,7 @@ def trained_part(encoder: AffineEncoder, frozen: str) -> Tensor:
 
 
 def _top_layers(layers: list[str]) -> set[str]:
-    """The norm layers of a ResNet's last stage, or of a transformer's last blocks and what comes behind."""
+    """The norm layers of a ResNet's last stage, or of a transformer's last blocks and what follows them."""
     stages = {layer: match for layer in layers if (match := re.match(r"(?:.*\.)?layer(\d)\.", layer))}
     if stages:
         last = max(int(match[1]) for match in stages.values())

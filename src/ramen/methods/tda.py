@@ -1,4 +1,4 @@
-"""TDA: two caches of test images, one of what they are and one of what they are not, correct the logits.
+"""TDA: two caches of test images, one for what they are and one for what they are not, correct the logits.
 
 Karmanov et al., "Efficient Test-Time Adaptation of Vision-Language Models", CVPR 2024.
 """
@@ -32,34 +32,37 @@ from ramen.utils import checks
         forwards=1,
         backwards=0,
         notes=(
-            "Ramen paper: positive_alpha 1.0 for mixed streams, 1.0/1.0/2.0/2.0 for single domains "
-            "(CIFAR-10-C, CIFAR-100-C, ImageNet-C, DomainNet), all else as TDA's code has it for ImageNet, "
-            "where positive_alpha is 2.0",
-            "images count one at a time, as in TDA's code: each enters the caches, then is answered; answers "
-            "depend on earlier images, those of the same batch too, but not on how the stream is cut",
+            "from the Ramen paper: positive_alpha 1.0 for mixed streams, 1.0/1.0/2.0/2.0 for single domains "
+            "(CIFAR-10-C, CIFAR-100-C, ImageNet-C, DomainNet), all else as in TDA's code for ImageNet, where "
+            "positive_alpha is 2.0",
+            "images are processed one at a time, as in TDA's code: each enters the caches, then is "
+            "predicted; predictions depend on earlier images, also of the same batch, but not on how the "
+            "stream is split into batches",
             "TDA's code divides the entropy, a natural logarithm, by log2 of the number of classes; so do "
             "entropy_lower and entropy_upper here: 0.2 and 0.5 are 0.29 and 0.72 of the largest entropy",
-            "decided here: one view an image, as the Ramen paper names no more; TDA's code has up to 64",
-            "decided here: logits have the classifier's own scale; TDA's alphas belong to a scale of 100",
+            "decided here: one view per image, as the Ramen paper mentions no more; TDA's code has up to 64",
+            "decided here: logits have the classifier's own scale; TDA's alphas are meant for a scale of 100",
         ),
     )
 )
 class TDA(Method):
-    """Add similarity to the surest images of a class, subtract it for classes that unsure images leave open.
+    """Add similarity to confident images of a class; subtract it for classes that uncertain images may be.
 
     Args:
         classifier: What it adapts.
-        positive_capacity: The most entries of a class in the positive cache.
+        positive_capacity: The most entries per class in the positive cache.
         positive_alpha: The positive cache's share in the logits. The paper's: mixed streams 1.0; single
             domains 1.0 (CIFAR-10-C), 1.0 (CIFAR-100-C), 2.0 (ImageNet-C), 2.0 (DomainNet).
         positive_beta: How fast an entry's weight falls with its cosine distance.
-        negative_capacity: The most entries of a class in the negative cache.
-        negative_alpha: The negative cache's share.
-        negative_beta: As positive_beta.
-        entropy_lower: Images whose entropy, divided by log2 of the number of classes, is above this
-        entropy_upper: and below this enter the negative cache.
-        mask_lower: An entry of the negative cache speaks against the classes whose probability is above this
-        mask_upper: and below this.
+        negative_capacity: The most entries per class in the negative cache.
+        negative_alpha: The negative cache's share in the logits.
+        negative_beta: Like positive_beta, for the negative cache.
+        entropy_lower: Lower bound of the entropy, divided by log2 of the number of classes, of images that
+            enter the negative cache.
+        entropy_upper: Upper bound of the same.
+        mask_lower: Lower bound of the probability of classes that an entry of the negative cache counts
+            against.
+        mask_upper: Upper bound of the same.
         seed: Has no effect.
     """
 

@@ -27,21 +27,21 @@ from ramen.utils import checks
         forwards=1,
         backwards=1,
         notes=(
-            "SignSGD and one step a batch, as in the Ramen paper; Tent's own code uses SGD or Adam",
-            "BatchNorm keeps its running statistics, as in Ramen's code; Tent's own uses the batch's "
-            "(statistics='batch'), which lets an image's answer depend on its batch mates",
-            "an image's answer depends on the batches before its own, and so on how the stream is cut",
+            "SignSGD and one step per batch, as in the Ramen paper; Tent's own code uses SGD or Adam",
+            "BatchNorm keeps its running statistics, as in Ramen's code; Tent's own code uses the batch's "
+            "(statistics='batch'), which makes an image's prediction depend on the rest of its batch",
+            "an image's prediction depends on earlier batches, and so on how the stream is split",
         ),
     )
 )
 class Tent(Method):
-    """One entropy step a batch on weights that all later batches share.
+    """Take one entropy step per batch, on weights that all later batches share.
 
     Args:
         classifier: What it adapts.
         lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 1e-6 (DomainNet).
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the present batch's usable images.
+            those of the usable images of the current batch.
         seed: Has no effect.
     """
 
@@ -65,7 +65,7 @@ class Tent(Method):
 
     @property
     def batch_dependent(self) -> bool:
-        """The batch's statistics are."""
+        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:

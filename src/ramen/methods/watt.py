@@ -1,4 +1,4 @@
-"""WATT-S: each batch adapts to one template after the other, and the weights it passes are averaged.
+"""WATT-S: each batch adapts to one template after another, and the weights reached are averaged.
 
 Osowiechi et al., "WATT: Weight Average Test-Time Adaptation of CLIP", NeurIPS 2024.
 """
@@ -24,44 +24,43 @@ from ramen.utils import checks
         title="WATT-S: weight averaging over templates, sequential",
         venue="NeurIPS 2024",
         paper="https://arxiv.org/abs/2406.13875",
-        updates="weight and bias of all norm layers, for one batch; then the pretrained ones again",
+        updates="weight and bias of all norm layers, for one batch; then reset to the pretrained ones",
         predicts_with="a last forward pass with the averaged weights",
         batch_dependent=True,
         forwards=71,
         backwards=70,
         notes=(
-            "stated by the Ramen paper: Adam, lr 1e-3, two steps a template, five rounds, for all data sets; "
+            "from the Ramen paper: Adam, lr 1e-3, two steps per template, five rounds, for all data sets; "
             "seven templates; results for a ResNet",
             "from WATT's code: the contrastive loss of CLIPArTT, gradients through its targets too "
-            "(detach_targets=True takes them as constant), Adam's moments kept from template to template and "
-            "round to round, weights and moments afresh for every batch, prediction with the averaged "
-            "templates",
-            "decided here: the classifier's own templates, seven by default; WATT's code has eight, of which "
-            "two without full stop (templates='watt')",
+            "(detach_targets=True treats them as constant), Adam's moments kept between templates and "
+            "rounds, fresh weights and moments for every batch, prediction with the averaged templates",
+            "decided here: the classifier's own templates, seven by default; WATT's code has eight, two of "
+            "them without a full stop (templates='watt')",
             "decided here: BatchNorm keeps its running statistics and its weight and bias adapt; WATT's code "
-            "knows LayerNorm only. statistics='batch' takes the batch's, as CLIPArTT's code does",
-            "one forward pass gives both pseudo-classes and loss; WATT's code makes two at the same weights, "
-            "so its count is 141 forward and 70 backward, with equal results",
-            "the passes are those of seven templates; a step costs one of each",
+            "handles LayerNorm only. statistics='batch' uses the batch's, as CLIPArTT's code does",
+            "one forward pass gives both pseudo-classes and loss; WATT's code runs two at the same weights, "
+            "so it counts 141 forward and 70 backward passes, with equal results",
+            "the number of passes is for seven templates; a step costs one of each",
         ),
     )
 )
 class Watt(Contrastive):
-    """Contrastive steps on each batch, template after template, and averages of the weights reached.
+    """Take contrastive steps on each batch, template after template, and average the weights reached.
 
-    It keeps nothing of the stream: every batch starts from the pretrained weights.
+    It keeps no state between batches: every batch starts from the pretrained weights.
 
     Args:
         classifier: Must have an embedding for each class and template, or a text encoder.
         lr: Adam's step size; 1e-3 in the paper for all data sets, as are the next two.
-        steps: L, steps with a template before the next one's turn.
-        rounds: M, how often all templates have their turn; after each round the weights are averaged.
+        steps: L, steps with one template before the next.
+        rounds: M, rounds over all templates; after each round the weights are averaged.
         templates: The classifier's own if not given; else a name in ``ramen.prompts.TEMPLATE_SETS`` ("watt"
             for the eight of WATT's code) or strings with ``{}`` for the class name.
-        temperature: Of the targets of the loss; 0.01 belongs to a logit scale of 100, CLIP's.
-        detach_targets: No gradient through the targets of the loss.
+        temperature: Temperature of the loss's targets; 0.01 is meant for CLIP's logit scale of 100.
+        detach_targets: Take no gradient through the loss's targets.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the present batch's usable images.
+            those of the usable images of the current batch.
         seed: Has no effect.
     """
 
@@ -110,7 +109,7 @@ class Watt(Contrastive):
 
 
 def _text_of_class(texts: Tensor, embeddings: Tensor) -> Tensor:
-    """For each image the text of the class that it is taken for."""
+    """The text embedding of each image's predicted class."""
     return texts[(embeddings @ texts.T).argmax(1)]
 
 

@@ -11,15 +11,15 @@ from ramen.models.stored_files import load_stored
 from ramen.models.tiny_clip.model import FOLDER as TINY
 
 FORMS = {
-    "tiny": "the small model that comes with the package",
-    "ARCH/TAG": "an architecture and a tag of open_clip, such as ViT-B-32/openai",
-    "ARCH/FILE": "an architecture of open_clip and a checkpoint file of it",
-    "hf-hub:NAME": "a model of the Hugging Face hub in open_clip's format",
-    "local-dir:FOLDER": "the same in a folder",
-    "stored:FOLDER": "an image tower with text embeddings in files",
-    "random:ARCH": "random weights, the same each time: to try the chain without downloads",
+    "tiny": "the tiny CLIP included in the package",
+    "ARCH/TAG": "an open_clip architecture and tag, such as ViT-B-32/openai",
+    "ARCH/FILE": "an open_clip architecture and a checkpoint file",
+    "hf-hub:NAME": "a model on the Hugging Face hub in open_clip's format",
+    "local-dir:FOLDER": "a folder with a model in that format",
+    "stored:FOLDER": "a folder with an image tower and text embeddings",
+    "random:ARCH": "random weights, the same each time: to try everything without downloads",
 }
-_SEED = 0  # of random weights
+_SEED = 0  # of the random weights
 
 
 def load_model(
@@ -31,13 +31,13 @@ def load_model(
     *,
     allow_same_names: bool = False,
 ) -> ZeroShotClassifier:
-    """The model of that name as a classifier of these classes; ``FORMS`` has the forms of a name."""
+    """Load a model by name as a classifier for these classes; ``FORMS`` lists the forms of a name."""
     kind, colon, rest = name.partition(":")
     if kind == "stored" and colon:
         folder = Path(rest).expanduser()
         return load_stored(folder, classes, templates, device, dtype, allow_same_names=allow_same_names)
     architecture, pretrained = _parts(name)
-    with torch.random.fork_rng(devices=[]):  # open_clip draws weights before it loads any
+    with torch.random.fork_rng(devices=[]):  # open_clip draws random weights before it loads others
         torch.manual_seed(_SEED)
         return ZeroShotClassifier.from_open_clip(
             architecture,
@@ -51,7 +51,7 @@ def load_model(
 
 
 def _parts(name: str) -> tuple[str, str | None]:
-    """What open_clip calls model and pretrained."""
+    """The arguments ``model`` and ``pretrained`` of open_clip."""
     if name == "tiny":
         return f"local-dir:{TINY}", None
     if name.startswith(("hf-hub:", "local-dir:")):
@@ -61,5 +61,5 @@ def _parts(name: str) -> tuple[str, str | None]:
     architecture, slash, pretrained = name.partition("/")
     if not (architecture and slash and pretrained):
         forms = "; ".join(f"{form}: {meaning}" for form, meaning in FORMS.items())
-        raise ValueError(f"model: {name!r} is none of these forms: {forms}")
+        raise ValueError(f"model: {name!r} has none of these forms: {forms}")
     return architecture, str(Path(pretrained).expanduser()) if "/" in pretrained else pretrained

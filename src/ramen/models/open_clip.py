@@ -21,17 +21,17 @@ def load_open_clip(
     quick_gelu: bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """An open_clip model on the CPU in fp32, with the activation that its weights were trained with."""
+    """Load an open_clip model on the CPU in fp32, with the activation that its weights were trained with."""
     import open_clip
 
     weights, tag = _check_names(model, pretrained)
     if quick_gelu is None:
-        # OpenAI's models were trained with another GELU than the architecture of that name has.
+        # OpenAI's models were trained with another GELU than open_clip's architecture of that name uses.
         quick_gelu = bool(tag.get("quick_gelu", False))
     if weights is not None and not tag and _is_torchscript(weights):
         raise ValueError(
-            f"pretrained: {weights!r} is a TorchScript archive, as OpenAI distributes its models: use "
-            "the tag 'openai', or save its state_dict() as safetensors"
+            f"pretrained: {weights!r} is a TorchScript archive, the format in which OpenAI distributes "
+            "its models: use the tag 'openai', or save its state_dict() as safetensors"
         )
     try:
         return open_clip.create_model(
@@ -40,7 +40,7 @@ def load_open_clip(
             force_quick_gelu=quick_gelu,
             cache_dir=None if cache_dir is None else os.fspath(cache_dir),
             require_pretrained=weights is not None or _names_its_weights(model),
-            weights_only=True,  # no pickle from outside
+            weights_only=True,  # never unpickle a file from outside
         ).eval()
     except Exception as error:
         if weights is None:
@@ -52,11 +52,11 @@ def load_open_clip(
 
 
 def _check_names(model: object, pretrained: object) -> tuple[str | None, dict[str, Any]]:
-    """The weights as a string, and what open_clip knows of them if they are one of its tags."""
+    """The weights as a string, and open_clip's record of them if they are one of its tags."""
     import open_clip
 
     if not isinstance(model, str):
-        raise TypeError(f"model must be a name of open_clip, got {type(model).__name__}")
+        raise TypeError(f"model must be the name of an open_clip model, got {type(model).__name__}")
     if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
         raise TypeError(f"pretrained must be a tag, a path or None, got {type(pretrained).__name__}")
     weights = None if pretrained is None else os.fspath(pretrained)
@@ -68,11 +68,13 @@ def _check_names(model: object, pretrained: object) -> tuple[str | None, dict[st
         return None, {}
     known, name = open_clip.list_models(), model.replace("/", "-")
     if name not in known:
-        raise ValueError(f"model: open_clip has none called {model!r}{nearest(model, known)}")
+        raise ValueError(f"model: open_clip has no model {model!r}{nearest(model, known)}")
     tag: dict[str, Any] = {} if weights is None else open_clip.get_pretrained_cfg(name, weights)
     if weights is not None and not tag and not Path(weights).is_file():
         tags = open_clip.list_pretrained_tags_by_model(name)
-        raise ValueError(f"pretrained: {weights!r} is no file and no tag of {model}{nearest(weights, tags)}")
+        raise ValueError(
+            f"pretrained: {weights!r} is neither a file nor a tag of {model}{nearest(weights, tags)}"
+        )
     return weights, tag
 
 
@@ -88,7 +90,7 @@ def _is_torchscript(path: str) -> bool:
 
 
 def text_encoder(clip: nn.Module, model: str, cache_dir: str | os.PathLike[str] | None = None) -> TextEncoder:
-    """A function from texts to unit embeddings, with the tokenizer that belongs to ``model``."""
+    """A function from texts to unit embeddings, with the tokenizer of ``model``."""
     import open_clip
 
     try:

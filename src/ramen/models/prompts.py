@@ -1,8 +1,8 @@
 """Prompt templates and the class embeddings made from them.
 
 The published results use one template for the row "CLIP" and seven for "Ensemble" and for every method. The
-released code ends each template with a full stop, the paper prints them without; that changes the tokens
-and so every number, hence both spellings are here. The default is the code's.
+released code ends each template with a full stop; the paper prints them without. This changes the tokens and
+therefore every number, so both spellings are here. The default is the code's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ ENSEMBLE = (
 )
 SINGLE_WITHOUT_PERIOD = tuple(template.removesuffix(".") for template in SINGLE)
 ENSEMBLE_WITHOUT_PERIOD = tuple(template.removesuffix(".") for template in ENSEMBLE)
-# As WATT's own code has them: one more, and two without a full stop.
+# The templates of WATT's own code: one more, and two of them without a full stop.
 WATT = (*SINGLE_WITHOUT_PERIOD, ENSEMBLE_WITHOUT_PERIOD[0], *ENSEMBLE[1:])
 
 TEMPLATE_SETS = {
@@ -41,10 +41,10 @@ _PROMPTS_AT_A_TIME = 256
 
 
 def check_classes(classes: Sequence[str], *, allow_same_names: bool = False) -> tuple[str, ...]:
-    """The class names with underscores as spaces, if there are any and no two are the same.
+    """Check class names and replace their underscores by spaces; there must be one, and no two the same.
 
-    With ``allow_same_names`` they may be, as in the usual list of ImageNet's; no prompt tells such classes
-    apart.
+    ``allow_same_names`` accepts equal names, as in the usual list of ImageNet classes; no prompt can
+    distinguish such classes.
 
     >>> check_classes(["polar_bear", "fox"])
     ('polar bear', 'fox')
@@ -59,18 +59,18 @@ def check_classes(classes: Sequence[str], *, allow_same_names: bool = False) -> 
     if not names:
         raise ValueError("classes must name at least one class, got an empty list")
     if not allow_same_names and len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(
-            f"classes must differ from each other, got more than one {', '.join(map(repr, twice))}"
+            f"classes must differ from each other, got more than one {', '.join(map(repr, repeated))}"
         )
     return names
 
 
 def check_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """The templates of that name, or the given ones if each has one ``{}`` for the class name."""
+    """Look up a template set by name, or check that each given template has one ``{}`` for the class name."""
     if isinstance(templates, str):
         if templates not in TEMPLATE_SETS:
-            raise ValueError(f"templates: no set is called {templates!r}{nearest(templates, TEMPLATE_SETS)}")
+            raise ValueError(f"templates: there is no set {templates!r}{nearest(templates, TEMPLATE_SETS)}")
         return TEMPLATE_SETS[templates]
     templates = tuple(templates)
     if not templates:
@@ -86,12 +86,12 @@ def check_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
 def embed_classes(
     encode_text: Callable[[list[str]], Tensor], classes: Sequence[str], templates: Sequence[str]
 ) -> Tensor:
-    """Embeddings of every class in every template, ``(classes, templates, d)``, each of unit length.
+    """Embed every class in every template: ``(classes, templates, d)``, each of unit length.
 
     Args:
         encode_text: Maps a list of texts to their embeddings ``(texts, d)``.
         classes: Class names.
-        templates: Strings with ``{}`` where the name goes.
+        templates: Strings with ``{}`` for the class name.
     """
     prompts = [template.replace("{}", name) for name in classes for template in templates]
     parts = [
@@ -103,6 +103,6 @@ def embed_classes(
 
 
 def average_templates(embeddings: Tensor) -> Tensor:
-    """One unit vector a class from ``(classes, templates, d)``: normalise, average, normalise."""
+    """One unit vector per class from ``(classes, templates, d)``: normalise, average, normalise."""
     embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
     return F.normalize(F.normalize(embeddings, dim=-1).mean(1), dim=-1)

@@ -1,9 +1,9 @@
-"""An image tower and text embeddings that lie in files, for a model that comes without its text tower.
+"""An image tower and text embeddings stored in files, for a model without its text tower.
 
-The folder holds ``config.json`` (``architecture``: arguments of open_clip's VisionTransformer, ``mean``,
-``std``, ``logit_scale``, ``templates``, and for each set of classes a table with ``classes``),
-``vision.safetensors`` (the tower's weights) and ``text_features.safetensors``: for each set of classes a
-tensor (classes, templates, width) under the same name as in ``config.json``.
+The folder contains ``config.json`` (``architecture``: arguments of open_clip's VisionTransformer, ``mean``,
+``std``, ``logit_scale``, ``templates``, and a table with ``classes`` per set of classes),
+``vision.safetensors`` (the tower's weights) and ``text_features.safetensors``: one tensor
+(classes, templates, width) per set of classes, under the same name as in ``config.json``.
 """
 
 import json
@@ -30,7 +30,7 @@ def load_stored(
     *,
     allow_same_names: bool = False,
 ) -> ZeroShotClassifier:
-    """A classifier of these classes and templates, as far as the folder has their embeddings."""
+    """A classifier for these classes and templates, if the folder has their embeddings."""
     from open_clip.transformer import VisionTransformer
 
     config = _config(folder / CONFIG)
@@ -39,9 +39,9 @@ def load_stored(
     features = _tensors(folder / TEXT).get(key)
     known = config["templates"]
     if features is None or features.shape[:2] != (len(names), len(known)):
-        came = "nothing" if features is None else tuple(features.shape)
-        wanted = f"({len(names)} classes, {len(known)} templates, width)"
-        raise ValueError(f"{folder / TEXT}: {key!r} must have the shape {wanted}, got {came}")
+        shape = "nothing" if features is None else tuple(features.shape)
+        expected = f"({len(names)} classes, {len(known)} templates, width)"
+        raise ValueError(f"{folder / TEXT}: {key!r} must have the shape {expected}, got {shape}")
     tower = VisionTransformer(**config["architecture"])
     try:
         tower.load_state_dict({name: t.float() for name, t in _tensors(folder / TOWER).items()})
@@ -66,7 +66,7 @@ def load_stored(
 
 
 class StoredTexts:
-    """The text encoder of a model that comes without one: it knows the prompts behind the stored features."""
+    """Stands in for the missing text encoder: it knows the prompts of the stored features."""
 
     def __init__(self, classes: Sequence[str], templates: Sequence[str], features: Tensor) -> None:
         self._known = {
@@ -76,12 +76,10 @@ class StoredTexts:
         }
 
     def __call__(self, texts: list[str]) -> Tensor:
-        """Embeddings ``(n, width)`` of texts that are known."""
+        """Embeddings ``(n, width)`` of stored texts."""
         unknown = next((text for text in texts if text not in self._known), None)
         if unknown is not None:
-            raise MissingPartError(
-                f"there is no text encoder, and no embedding of {unknown!r}, in the folder"
-            )
+            raise MissingPartError(f"the folder has no text encoder and no embedding of {unknown!r}")
         return torch.stack([self._known[text] for text in texts])
 
 
@@ -95,7 +93,7 @@ def _config(path: Path) -> dict[str, Any]:
     needed = ("architecture", "mean", "std", "logit_scale", "templates")
     missing = [name for name in needed if not isinstance(config, dict) or name not in config]
     if missing:
-        raise ValueError(f"model: {path} must have {', '.join(needed)}; there is no {', '.join(missing)}")
+        raise ValueError(f"model: {path} must have {', '.join(needed)}; it lacks {', '.join(missing)}")
     return dict(config)
 
 
@@ -109,8 +107,8 @@ def _matching(path: Path, config: Mapping[str, Any], names: tuple[str, ...]) -> 
         if known == names:
             return key
     listed = "; ".join(f"{key}: {', '.join(known[:3])}, ... ({len(known)})" for key, known in sets.items())
-    wanted = f"{', '.join(names[:3])}, ... ({len(names)})"
-    raise ValueError(f"model: {path} has no text features of the classes {wanted}; it has {listed or 'none'}")
+    asked = f"{', '.join(names[:3])}, ... ({len(names)})"
+    raise ValueError(f"model: {path} has no text features for the classes {asked}; it has {listed or 'none'}")
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Embeddings of texts that come again and again, computed once each."""
+"""Embeddings of texts that occur repeatedly, each computed once."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ from torch import Tensor
 from ramen.models import prompts
 from ramen.models.open_clip import TextEncoder
 
-# The last digits of an embedding depend on the number of texts that it is computed with. So that they do not
-# depend on what is in the cache, texts are always encoded this many at a time.
+# The last digits of an embedding depend on how many texts are encoded together. Texts are always encoded this
+# many at a time, so that embeddings do not depend on what is in the cache.
 _TEXTS_AT_A_TIME = 16
 
 
 class TextCache:
-    """Unit embeddings of what a template makes of some words.
+    """Unit embeddings of words placed in a template.
 
-    It holds what follows from the words alone, nothing of a stream: a full, an empty and no cache give the
+    Embeddings depend on the words alone, not on a stream: a full cache, an empty cache and no cache give the
     same embeddings.
 
     Args:
         encode_text: Maps texts to embeddings ``(n, d)``.
-        template: Has one ``{}`` for the words.
-        capacity: The most embeddings to keep; those not asked for longest go first.
-        like: Embeddings come in this tensor's type and on its device.
+        template: Text with one ``{}`` for the words.
+        capacity: The most embeddings to keep; the least recently used are dropped first.
+        like: Embeddings have this tensor's dtype and device.
     """
 
     def __init__(self, encode_text: TextEncoder, template: str, capacity: int, like: Tensor) -> None:
@@ -32,13 +32,13 @@ class TextCache:
         self.template = template
         self.capacity = capacity
         self._like = like
-        self._known: OrderedDict[str, Tensor] = OrderedDict()  # the words asked for last are at its end
+        self._known: OrderedDict[str, Tensor] = OrderedDict()  # most recently used last
 
     def __len__(self) -> int:
         return len(self._known)
 
     def __call__(self, words: Sequence[str]) -> Tensor:
-        """Embeddings ``(n, d)``, one for each."""
+        """Embeddings ``(n, d)``, one per item of ``words``."""
         missing = [text for text in dict.fromkeys(words) if text not in self._known]
         for start in range(0, len(missing), _TEXTS_AT_A_TIME):
             self._encode(missing[start : start + _TEXTS_AT_A_TIME])
@@ -53,4 +53,4 @@ class TextCache:
         filled = words + words[-1:] * (_TEXTS_AT_A_TIME - len(words))
         embeddings = prompts.embed_classes(self.encode_text, filled, [self.template])[:, 0].to(self._like)
         for text, row in zip(words, embeddings, strict=False):
-            self._known[text] = row.clone()  # of its own: a view would keep its neighbours alive
+            self._known[text] = row.clone()  # a view would keep all rows of its batch alive

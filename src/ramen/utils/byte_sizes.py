@@ -1,4 +1,4 @@
-"""Numbers of bytes, as people write them."""
+"""Numbers of bytes in readable form, such as "2 GiB"."""
 
 import re
 
@@ -12,7 +12,7 @@ _UNITS = {"B": 1} | {
 
 
 def parse_bytes(argument: str, value: object) -> int:
-    """A positive number of bytes, given as such or with a unit.
+    """Parse a positive number of bytes, given as a number or as text with a unit.
 
     >>> parse_bytes("memory_budget", "1.5 GiB"), parse_bytes("memory_budget", 100)
     (1610612736, 100)

@@ -1,4 +1,4 @@
-"""Argument checks: every message names the argument, what came and what was expected."""
+"""Argument checks: every message names the argument, what was expected and what it got."""
 
 import difflib
 import math
@@ -19,7 +19,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def choice(argument: str, value: object, valid: Iterable[str]) -> str:
-    """``value``, if it is one of the ``valid`` strings."""
+    """Return ``value`` if it is one of the ``valid`` strings."""
     names = list(valid)
     if value not in names:
         raise ValueError(f"{argument} must be one of {', '.join(map(repr, names))}, got {value!r}")
@@ -27,9 +27,9 @@ def choice(argument: str, value: object, valid: Iterable[str]) -> str:
 
 
 def integer(argument: str, value: object, minimum: int, maximum: int | None = None, at_most: str = "") -> int:
-    """``value``, if it is a whole number in the range; ``at_most`` names where the maximum comes from."""
+    """Return ``value`` if it is a whole number in the range; ``at_most`` names the source of the maximum."""
     try:
-        whole = operator.index(value)  # type: ignore[arg-type]  # numpy's integers too
+        whole = operator.index(value)  # type: ignore[arg-type]  # accepts numpy integers too
     except TypeError:
         whole = None
     if whole is None or isinstance(value, bool):
@@ -44,7 +44,7 @@ def integer(argument: str, value: object, minimum: int, maximum: int | None = No
 
 
 def number(argument: str, value: object, minimum: float, *, exclusive: bool = False) -> float:
-    """``value`` as a float, if it is a finite number not below (or above) ``minimum``."""
+    """Return ``value`` as a float if it is finite and at least ``minimum`` (above it if ``exclusive``)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a number, got {type(value).__name__} {value!r}")
     if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
@@ -54,7 +54,7 @@ def number(argument: str, value: object, minimum: float, *, exclusive: bool = Fa
 
 
 def flag(argument: str, value: object) -> bool:
-    """``value``, if it is True or False."""
+    """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{argument} must be True or False, got {type(value).__name__} {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""Devices, element types and how much memory is free."""
+"""Devices, dtypes and free memory."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _DTYPES = {
 
 
 def parse_device(device: str | torch.device) -> torch.device:
-    """The device of that name, if this machine has it."""
+    """Parse a device and check that this machine has it."""
     try:
         parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -24,12 +24,12 @@ def parse_device(device: str | torch.device) -> torch.device:
     if parsed.type == "cuda":
         count = torch.cuda.device_count()
         if (parsed.index or 0) >= count:
-            raise ValueError(f"device {device!r} was asked for, but torch sees {count} CUDA devices here")
+            raise ValueError(f"device {device!r} is not available: torch sees {count} CUDA devices")
     return parsed
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """The floating-point type of that name."""
+    """Parse a floating-point dtype."""
     if isinstance(dtype, torch.dtype):
         if dtype not in _DTYPES.values():
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
@@ -40,18 +40,18 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` on ``device``, without waiting for what the device is doing.
+    """Copy ``tensor`` to ``device`` without waiting for the device.
 
-    It goes through page-locked memory of its own, so the caller may write to ``tensor`` at once.
+    The copy goes through its own pinned memory, so the caller may write to ``tensor`` immediately.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
-        locked = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-        return locked.copy_(tensor).to(device, non_blocking=True)
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        return pinned.copy_(tensor).to(device, non_blocking=True)
     return tensor.to(device)
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on ``device``; None where the system does not say."""
+    """Bytes that can still be allocated on ``device``; None if the system does not say."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -73,12 +73,12 @@ def _meminfo_available() -> int | None:
 
 
 def _container_available() -> int | None:
-    """What a control group leaves; reclaimable file pages count as free."""
+    """What the limit of a control group leaves; reclaimable file pages count as free."""
     group = Path("/sys/fs/cgroup")
     try:
         limit = int((group / "memory.max").read_text())
         used = int((group / "memory.current").read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no such controller, or "max"
+    except (OSError, ValueError):  # no such controller, or no limit ("max")
         return None
     return limit - used + int(stat.get("inactive_file", 0))

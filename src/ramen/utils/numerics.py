@@ -1,4 +1,4 @@
-"""Numbers that stay finite, in the types that were asked for."""
+"""Numbers that stay finite and keep their dtype."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from torch import Tensor
 
 @contextmanager
 def plain_numerics() -> Iterator[None]:
-    """Compute as written, whatever the caller has switched on around it; also a decorator.
+    """Compute without autocast and inference mode, even if the caller has enabled them; also a decorator.
 
-    Autocast would change the types. What is created in inference mode can neither be written to later nor
-    take part in a backward pass.
+    Autocast would change dtypes. A tensor created in inference mode can neither be written to later nor take
+    part in a backward pass.
     """
     with (
         torch.inference_mode(False),
@@ -23,7 +23,7 @@ def plain_numerics() -> Iterator[None]:
 
 
 def finite_or_zero(tensor: Tensor) -> Tensor:
-    """Zeros in place of what is not finite.
+    """Replace numbers that are not finite by zeros.
 
     >>> finite_or_zero(torch.tensor([1.0, torch.inf, -torch.inf, torch.nan])).tolist()
     [1.0, 0.0, 0.0, 0.0]
@@ -32,7 +32,7 @@ def finite_or_zero(tensor: Tensor) -> Tensor:
 
 
 def finite_rows(tensor: Tensor) -> Tensor:
-    """For each row whether all its numbers are finite, with fewer kernels than ``torch.isfinite`` starts.
+    """Whether all numbers of each row are finite, with fewer kernel launches than ``torch.isfinite``.
 
     >>> finite_rows(torch.tensor([[1.0, -3e38], [torch.inf, 0.0], [0.0, torch.nan]])).tolist()
     [True, False, False]
@@ -42,7 +42,7 @@ def finite_rows(tensor: Tensor) -> Tensor:
 
 
 def aligned(rows: int) -> int:
-    """The next multiple of eight: products of matrices with odd sizes are many times slower.
+    """The next multiple of eight: matrix products are many times slower with odd sizes.
 
     >>> aligned(75_001)
     75008

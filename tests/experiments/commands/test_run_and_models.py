@@ -98,7 +98,7 @@ def test_everything_runs_on_the_tiny_model(tmp_path):
         (["--seed", "1", "--seeds", "2"], "give one of them"),
         (["--preset", "cifar"], "there is none called 'cifar'"),
         (["--data-set", "pictures"], "--data-set must be KEY=VALUE"),
-        (["--device", "cuda:99"], "CUDA devices here"),
+        (["--device", "cuda:99"], "CUDA devices"),
     ],
 )
 def test_wrong_input(tmp_path, arguments, message, monkeypatch):

@@ -91,7 +91,7 @@ def test_back_from_a_result():
         ({"seed": -1}, "seed must be at least 0"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"dtype": "half"}, "dtype must be one of"),
-        ({"templates": "seven"}, "templates: no set is called 'seven'"),
+        ({"templates": "seven"}, "templates: there is no set 'seven'"),
     ],
 )
 def test_what_cannot_be_run_is_told_at_once(change, message):

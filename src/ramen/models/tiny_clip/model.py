@@ -1,4 +1,4 @@
-"""The tiny CLIP that comes with the package, loaded as any other model of open_clip is."""
+"""The tiny CLIP included in the package, loaded like any other open_clip model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,5 +17,5 @@ def load_tiny(
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype = "float32",
 ) -> ZeroShotClassifier:
-    """A classifier on the tiny CLIP; its text tower embeds any class names."""
+    """A classifier with the tiny CLIP; its text tower embeds any class names."""
     return ZeroShotClassifier.from_open_clip(f"local-dir:{FOLDER}", None, classes, templates, device, dtype)
