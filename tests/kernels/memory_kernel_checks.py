@@ -10,6 +10,7 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.kernels import rows as row_kernels
+from ramen.kernels import sums as sum_kernels
 from ramen.memory import codecs, fetch_ahead, row_sums, row_table
 from ramen.memory.memory import Memory
 from ramen.memory.row_sums import weighted_sums
@@ -103,7 +104,9 @@ def check_rows(dtype: torch.dtype, width: int, device: str) -> None:
         target = torch.empty(3, width - cut.start, dtype=dtype, device=device)
         for copy in (row_kernels.copy_rows, row_kernels.copy_rows_sparingly):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(row_kernels, "_PROGRAMS", 2)  # each goes through the rows in several steps
+                patch.setattr(
+                    row_kernels, "_BACKGROUND_PROGRAMS", 2
+                )  # each goes through the rows in several steps
                 copy(table[:, cut], needed, place, target.fill_(7))
             assert torch.equal(target, expected[[2, 40, 69], cut])
 
@@ -115,6 +118,8 @@ def as_if_split() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(row_table.Column, "shared", property(lambda column: column.used_from is not None))
         patch.setattr(row_table, "shared_zeros", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
         patch.setattr(torch.cuda, "synchronize", lambda device: None)
+        patch.setattr(row_kernels, "_uses_triton", lambda device: True)
+        patch.setattr(sum_kernels, "_uses_triton", lambda device: True)
         patch.setattr(row_sums, "best_way", lambda *_: "kernel")
         patch.setattr(row_sums, "_by_kernel", _from_host)
         patch.setattr(row_sums, "_STAGING_BYTES", 20 * 300)
@@ -174,16 +179,17 @@ class WatchedRows:
         self.written: set[int] = set()
         self.copied: list[set[int]] = []
         self._write, self._copy = row_kernels.write_rows, row_kernels.copy_rows
-        patch.setattr(row_kernels, "write_rows", self.write)
-        patch.setattr(row_kernels, "copy_rows", self.copy)
+        patch.setattr(row_table, "write_rows", self.write)
+        for module in (row_sums, fetch_ahead):
+            patch.setattr(module, "copy_rows", self.copy)
 
     def write(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
         self.written = set(rows.tolist())
         self._write(target, rows, values)
 
-    def copy(self, source: Tensor, needed: Tensor, place: Tensor, target: Tensor) -> None:
+    def copy(self, source: Tensor, needed: Tensor, target_rows: Tensor, target: Tensor) -> None:
         self.copied.append(set(needed.nonzero()[:, 0].tolist()))
-        self._copy(source, needed, place, target)
+        self._copy(source, needed, target_rows, target)
 
 
 def check_fetch_ahead(name: str, whole: bool) -> None:
@@ -307,6 +313,7 @@ def check_ramen(**parameters: object) -> None:
 
 
 def main() -> None:
+    row_kernels._uses_triton = sum_kernels._uses_triton = lambda device: True
     for name in codecs.CODECS:
         for shape in SHAPES[:3]:
             check_sums(name, shape, True, "cpu")

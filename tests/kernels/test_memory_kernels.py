@@ -163,7 +163,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: fake)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(pinned_memory, "_check_once", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: kernels.on(torch.device("cpu")))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: kernels.current_device(torch.device("cpu")))
     return fake
 
 

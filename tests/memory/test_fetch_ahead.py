@@ -136,15 +136,13 @@ class Step:
 @pytest.fixture
 def late_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies in the background that have not begun when the main stream is done with everything else."""
-    from ramen.kernels import rows
-
-    copy = rows.copy_rows_sparingly
+    copy = fetch_ahead.copy_rows_sparingly
 
     def late(*arguments: Tensor) -> None:
         torch.cuda._sleep(3_000_000)
         copy(*arguments)
 
-    monkeypatch.setattr(rows, "copy_rows_sparingly", late)
+    monkeypatch.setattr(fetch_ahead, "copy_rows_sparingly", late)
 
 
 @pytest.mark.gpu

@@ -21,7 +21,7 @@ from ramen.encoder.norm_layers import LayerNorm, Norm
 from ramen.kernels import activation, attention, norm
 from ramen.kernels.attention import Attended
 from ramen.kernels.norm import Normalised, Place
-from ramen.utils.byte_views import in_words
+from ramen.utils.byte_views import as_wide_integers
 
 _LINEAR = (nn.Linear, type(nn.MultiheadAttention(1, 1).out_proj))
 
@@ -183,7 +183,7 @@ class Transformer:
         tokens[:, 0] = 0
         tokens[:, 1:, channels * down * across :] = 0
         # pixels that stay side by side are moved as one number
-        pixels, patches = in_words(images.detach().contiguous(), tokens, run=across)
+        pixels, patches = as_wide_integers(images.detach().contiguous(), tokens, run=across)
         across = across * tokens.element_size() // patches.element_size()
         pixels = pixels[:, :, : rows * down, : columns * across].unflatten(2, (rows, down))
         pixels = pixels.unflatten(4, (columns, across)).permute(0, 2, 4, 1, 3, 5)

@@ -16,7 +16,7 @@ def forward(x: Tensor, kind: str) -> Tensor:
     """The activation of ``x``, contiguous, in its type."""
     if _fused(x):
         output = torch.empty_like(x)
-        with kernels.on(x.device):
+        with kernels.current_device(x.device):
             kernels.load("activation").activate[_grid(x)](
                 x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
             )
@@ -29,7 +29,7 @@ def forward(x: Tensor, kind: str) -> Tensor:
 def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     """The gradient of ``x``, given that of the activation, which is overwritten."""
     if _fused(x):
-        with kernels.on(x.device):
+        with kernels.current_device(x.device):
             kernels.load("activation").activate_backward[_grid(x)](
                 gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
             )

@@ -88,7 +88,7 @@ def _forward_triton(inputs: tuple[Tensor, ...], heads: int) -> Attended:
     output = torch.empty((images, tokens, width // 3), dtype=qkv.dtype, device=qkv.device)
     lse = torch.empty((images, heads, tokens), dtype=torch.float32, device=qkv.device)
     grid, sizes = _launch(qkv, heads)
-    with kernels.on(qkv.device):
+    with kernels.current_device(qkv.device):
         kernels.load("attention").attend[grid](
             qkv, output, lse, tokens, heads, sizes["HEAD"] ** -0.5, **sizes, **_OPTIONS
         )
@@ -102,7 +102,7 @@ def _backward_triton(gradient: Tensor, saved: Attended, lse: Tensor, heads: int)
     grid, sizes = _launch(qkv, heads)
     scale = sizes["HEAD"] ** -0.5
     programs = kernels.load("attention")
-    with kernels.on(qkv.device):
+    with kernels.current_device(qkv.device):
         programs.attend_backward_queries[grid](
             qkv, saved.output, gradient, lse, delta, result, tokens, heads, scale, **sizes, **_OPTIONS
         )
@@ -135,7 +135,7 @@ def _holding(tokens: int) -> int:
 def _forward_single(inputs: tuple[Tensor, ...], heads: int) -> Attended:
     output = torch.empty_like(inputs[0])
     grid, sizes = _launch_single(inputs, heads)
-    with kernels.on(output.device):
+    with kernels.current_device(output.device):
         kernels.load("attention").attend_single[grid](*inputs, output, **sizes)
     return Attended(inputs, output, None)
 
@@ -143,7 +143,7 @@ def _forward_single(inputs: tuple[Tensor, ...], heads: int) -> Attended:
 def _backward_single(gradient: Tensor, inputs: tuple[Tensor, ...], heads: int) -> tuple[Tensor, ...]:
     results = tuple(torch.empty_like(tensor) for tensor in inputs)
     grid, sizes = _launch_single(inputs, heads)
-    with kernels.on(gradient.device):
+    with kernels.current_device(gradient.device):
         kernels.load("attention").attend_single_backward[grid](*inputs, gradient, *results, **sizes)
     return results
 

@@ -70,7 +70,7 @@ def _nearest_triton(
     rows = torch.empty(shape, dtype=torch.int64, device=queries.device)
     valid = torch.empty(shape, dtype=torch.bool, device=queries.device)
     apart = torch.empty(shape, dtype=torch.float32, device=queries.device)
-    with kernels.on(queries.device):
+    with kernels.current_device(queries.device):
         kernels.load("nearest").nearest[(batch, queues)](
             products,
             products.stride(0),

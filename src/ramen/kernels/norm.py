@@ -167,7 +167,7 @@ def _forward_triton(
     output = torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     mean = torch.empty((images, tokens), dtype=torch.float32, device=x.device)
     scale = torch.empty_like(mean)
-    with kernels.on(affine.device):
+    with kernels.current_device(affine.device):
         kernels.load("norm").norm_forward[(images, -(-tokens // tile))](
             x,
             x.stride(0),
@@ -201,7 +201,7 @@ def _backward_triton(
     chunks = rows.shape[1]
     options = _options(place)
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
-    with kernels.on(affine.device):
+    with kernels.current_device(affine.device):
         kernels.load("norm").norm_backward[(images, chunks)](
             gradient,
             gradient.stride(0),

@@ -13,6 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ramen.kernels import rows
+
 
 class _Pages(mmap.mmap):
     """Anonymous pages; a subclass, since a plain ``mmap`` takes no weak reference."""
@@ -55,8 +57,6 @@ def _release(address: int, device: torch.device) -> None:
 @cache
 def _check_once(device: torch.device) -> None:
     """See a kernel write host memory and read it back, before anything is trusted to it."""
-    from ramen.kernels import rows
-
     values = torch.arange(1, 65, dtype=torch.int32, device=device).view(2, 32)
     order = torch.tensor([1, 0], device=device)
     table = _registered_zeros((2, 32), torch.int32, device)

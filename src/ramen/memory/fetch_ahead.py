@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from ramen.kernels.rows import copy_rows, copy_rows_sparingly
 from ramen.memory.codecs import Codec
 
 _MOST_BYTES = 2**30  # of the table on the GPU
@@ -86,8 +87,6 @@ class FetchAhead:
         self._fresh = self._guessed.clone()
 
     def _start(self, queries: Tensor) -> None:
-        from ramen.kernels.rows import copy_rows_sparingly
-
         self._guessed.scatter_(0, self._guess(queries).flatten(), 1)
         torch.sub(self._guessed.cumsum(0), 1, out=self._place)
         copy_rows_sparingly(self._stored[:, : self.width], self._guessed, self._place, self.table)
@@ -105,8 +104,6 @@ class FetchAhead:
 
     def places(self, rows: Tensor) -> Tensor:
         """Where ``rows`` lie in ``table``, which has them all from now on, as they are now."""
-        from ramen.kernels.rows import copy_rows
-
         if rows.numel() > self._most and len(self.table) < len(self._stored):
             raise ValueError(
                 f"rows must be {self._most} at most, for which there is room, got {rows.numel()}"

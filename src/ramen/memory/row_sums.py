@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen import kernels
+from ramen.kernels import sums
+from ramen.kernels.rows import copy_rows
 from ramen.memory.codecs import Codec, PackedCodec
 from ramen.memory.fetch_ahead import FetchAhead, marked
 from ramen.utils import checks, split_precision
@@ -123,8 +125,6 @@ def _sum_from_host(
     out: Tensor,
     ahead: FetchAhead | None,
 ) -> None:
-    from ramen.kernels.rows import copy_rows
-
     first = 0
     if ahead is not None and ahead.width:
         _sum_panel(codec, ahead.table, scales, ahead.places(rows), rows, weights, out, 0)
@@ -152,8 +152,6 @@ def _sum_panel(
     out: Tensor,
     first: int,
 ) -> None:
-    from ramen.kernels import sums
-
     if isinstance(codec, PackedCodec):
         tables = codec.blocks.tables(weights.device)
         units = sums.Units(tables.block, tables.start, tables.stop)
