@@ -42,7 +42,7 @@ def forward(inputs: tuple[Tensor, ...], heads: int, *, keep: bool) -> Attended:
         heads: How many share ``D``.
         keep: Whether ``backward`` follows.
     """
-    if _fused(inputs, heads):
+    if _uses_triton(inputs, heads):
         return _forward_triton(inputs, heads) if len(inputs) == 1 else _forward_single(inputs, heads)
     for tensor in inputs:
         tensor.requires_grad_(keep)
@@ -59,7 +59,7 @@ def backward(gradient: Tensor, saved: Attended, heads: int) -> tuple[Tensor, ...
     return _backward_triton(gradient, saved, saved.lse, heads)
 
 
-def _fused(inputs: tuple[Tensor, ...], heads: int) -> bool:
+def _uses_triton(inputs: tuple[Tensor, ...], heads: int) -> bool:
     tokens, head_width = inputs[-1].shape[1], _head_width(inputs, heads)
     if inputs[0].dtype not in (torch.float16, torch.bfloat16):  # fp32 would be rounded
         return False

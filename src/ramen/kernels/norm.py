@@ -46,7 +46,7 @@ def new_rows(affine: Tensor, images: int) -> Tensor:
 
     Its sum over chunks is the gradient, once every layer has been there.
     """
-    chunks = _chunks(images) if _fused(affine) else 1
+    chunks = _chunks(images) if _uses_triton(affine) else 1
     return torch.empty((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
 
 
@@ -62,7 +62,7 @@ def forward(
         place: Where in it.
         shift: ``(D,)``, also added to every token, but not in ``total``: the result is for no ``backward``.
     """
-    if _fused(affine):
+    if _uses_triton(affine):
         return _forward_triton(x, delta, affine, place, shift)
     return _forward_torch(x, delta, affine, place, shift)
 
@@ -80,12 +80,12 @@ def backward(
         skip: What reaches ``total`` on other ways, ``(B, T, D)``, or None.
         rows: What ``new_rows`` gave.
     """
-    if _fused(affine):
+    if _uses_triton(affine):
         return _backward_triton(gradient, saved, affine, place, skip, rows)
     return _backward_torch(gradient, saved, affine, place, skip, rows)
 
 
-def _fused(affine: Tensor) -> bool:
+def _uses_triton(affine: Tensor) -> bool:
     return kernels.usable_on(affine.device) and affine.dtype == torch.float32
 
 
