@@ -31,7 +31,7 @@ def check_norm(dtype: torch.dtype, shared: bool, with_delta: str, width: int) ->
     delta = {"none": None, "own": random(images, tokens, width), "shared": random(tokens, width)}[with_delta]
     delta = None if delta is None else delta.to(dtype)
     affine = random(size) if shared else random(images, size)
-    for place in (norm.Place(7, 7 + width, width, 1e-5), norm.Place(7, None, width, 1e-5)):
+    for place in (norm.AffinePlace(7, 7 + width, width, 1e-5), norm.AffinePlace(7, None, width, 1e-5)):
         for shift in (random(width), None):
             plain = norm._forward_torch(x, delta, affine, place, shift)
             fused = norm._forward_triton(x, delta, affine, place, shift)

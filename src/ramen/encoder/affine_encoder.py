@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
+from ramen.encoder.fused_passes import FusedPasses, FusedTransformer
+from ramen.encoder.fused_tower import NotCoveredError
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.probe import pooled, probe, relative_error
-from ramen.encoder.vision_transformer import NotCoveredError, Transformer, TransformerPasses
-from ramen.kernels.norm import Place
+from ramen.kernels.norm import AffinePlace
 from ramen.utils import checks
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
@@ -56,7 +57,7 @@ class AffineEncoder:
             Without it the module's own ``image_size`` decides, or the first call's images.
         device: Where to compute; the module's own device if not given.
         dtype: Type of all weights but the norm layers'; the module's own if not given.
-        fast: Whether a tower that ``ramen.encoder.vision_transformer`` covers is computed by its passes,
+        fast: Whether a tower that ``ramen.encoder.fused_tower`` covers is computed by its passes,
             which agree with the module's own to rounding.
 
     Attributes:
@@ -95,7 +96,7 @@ class AffineEncoder:
         self.image_size = _stated_size(module)
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
-        self._transformer: Transformer | None = None
+        self._transformer: FusedTransformer | None = None
         self._build(module, frozenset())
         shape = _example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
@@ -225,7 +226,7 @@ class AffineEncoder:
         if not fast:
             return
         try:
-            transformer = Transformer(self._module, self._norms, self._places())
+            transformer = FusedTransformer(self._module, self._norms, self._places())
         except NotCoveredError as reason:
             self.path = f"plain: {reason}"
             return
@@ -242,12 +243,12 @@ class AffineEncoder:
         self._transformer = transformer
         self.path = "transformer"
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, AffinePlace]:
         if len(self._wiring) > len(self.layout):
             raise NotCoveredError("some of its norm layers share parameters")
         starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
         return {
-            name: Place(
+            name: AffinePlace(
                 starts.get((name, "weight")), starts.get((name, "bias")), norm.param_shape.numel(), norm.eps
             )
             for name, norm in self._norms.items()
@@ -282,7 +283,7 @@ class AffineEncoder:
             images = images.to(self.device, self.dtype)
             tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
             if torch.is_grad_enabled() and affine.requires_grad:
-                written_out: Tensor = TransformerPasses.apply(tokens, affine, self._transformer)
+                written_out: Tensor = FusedPasses.apply(tokens, affine, self._transformer)
                 return written_out
             return self._transformer.forward(tokens, affine, keep=False)[0]
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)

@@ -99,7 +99,7 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     # about 1, by a power of two.
     largest = spread.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     largest = torch.exp2(torch.log2(largest).ceil())
-    return split_precision.join(split_precision.split_product(spread / largest, pool)) * largest
+    return split_precision.sum_parts(split_precision.product_in_parts(spread / largest, pool)) * largest
 
 
 # -- kernels ------------------------------------------------------------------------------------------
