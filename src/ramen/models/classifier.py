@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ramen.encoder.affine_encoder import AffineEncoder
 from ramen.encoder.batchnorm_statistics import Statistics
-from ramen.images.preprocess import Picture, Preprocess
+from ramen.images.preprocess import ImageSource, Preprocess
 from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts
 from ramen.models.open_clip import TextEncoder, load_open_clip, text_encoder
@@ -148,7 +148,7 @@ class ZeroShotClassifier:
     # -- what it computes ---------------------------------------------------------------------------
 
     def preprocess(
-        self, images: Picture | Sequence[Picture], *, dtype: str | torch.dtype = torch.float32
+        self, images: ImageSource | Sequence[ImageSource], *, dtype: str | torch.dtype = torch.float32
     ) -> Tensor:
         """PIL images, paths or uint8 tensors as the float tensor that the encoder takes, on its device.
 

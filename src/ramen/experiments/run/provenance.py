@@ -6,7 +6,6 @@ import json
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -45,7 +44,7 @@ def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
         "logit_scale": classifier.logit_scale,
         "templates": list(classifier.templates or ()),
         "dtype": str(classifier.dtype).removeprefix("torch."),
-        "preprocess": None if settings is None else plain(asdict(settings)),
+        "preprocess": None if settings is None else plain(settings.settings()),
         "affine_parameters": len(classifier.encoder.base),
         "path": classifier.encoder.path,  # the same numbers to rounding, whichever it is
     }
