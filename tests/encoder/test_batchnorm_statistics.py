@@ -301,8 +301,8 @@ def test_fp16_gradients_of_rows_share_one_scale(images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("statistics", "message"),
     [
-        (Statistics(truth(1, 1)), r"counted must be 6 truth values, .*, got torch.bool of shape \(2,\)"),
-        (Statistics(torch.ones(6)), "counted must be 6 truth values, .*, got torch.float32"),
+        (Statistics(truth(1, 1)), r"counted must be 6 booleans, .*, got torch.bool of shape \(2,\)"),
+        (Statistics(torch.ones(6)), "counted must be 6 booleans, .*, got torch.float32"),
         (Statistics(stored=torch.ones(2, 3)), r"stored must have the shape \(2, \d+\) .*, got \(2, 3\)"),
     ],
 )

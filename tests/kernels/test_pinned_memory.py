@@ -52,7 +52,5 @@ def test_it_lives_as_long_as_its_views(runtime: FakeRuntime) -> None:
 
 def test_memory_that_cannot_be_pinned(runtime: FakeRuntime) -> None:
     runtime.error = 2
-    with pytest.raises(
-        MemoryError, match=r"420 bytes .* could not be page-locked for cuda \(error 2\): lower"
-    ):
+    with pytest.raises(MemoryError, match=r"420 bytes .* could not be pinned for cuda \(error 2\): lower"):
         pinned_memory.shared_zeros((30, 7), torch.float16, torch.device("cuda"))
