@@ -78,20 +78,20 @@ def test_patches_of_images_anywhere_in_memory(size: int, offset: int, dtype: tor
     assert not tokens[:, 0].any()
     assert torch.equal(encoder.taken_up(batch.to(memory_format=torch.channels_last)), tokens)
 
-    rows = torch.cat([batch.flatten(1), torch.ones(2, 1, dtype=dtype)], 1)  # cut from wider rows
+    rows = torch.cat([batch.flatten(1), torch.ones(2, 1, dtype=dtype)], 1)  # a slice of wider rows
     one = rows[:, :-1].unflatten(1, batch.shape[1:])[:1]
     assert one.is_contiguous()
     torch.testing.assert_close(encoder.taken_up(one), tokens[:1])
 
 
 @pytest.mark.parametrize("variant", ["clip", "no norm before"])
-def test_images_can_be_taken_up_once_for_several_passes(variant: str) -> None:
+def test_several_passes_can_share_embedded_images(variant: str) -> None:
     module = tower(**VARIANTS[variant])
     for encoder in (AffineEncoder(module), AffineEncoder(module, fast=False)):
         batch, rows = images(), row_per_image(encoder)
         shared = encoder.taken_up(batch)
         assert shared.shape == ((5, 26, 64) if encoder.is_fast else batch.shape)
-        for _ in range(2):  # a pass leaves them as they were
+        for _ in range(2):  # a pass does not change them
             assert torch.equal(encoder(shared, rows), encoder(batch, rows))
         leaf = rows.clone().requires_grad_()
         one, other = (encoder.gradient(loss(encoder, x, leaf), leaf) for x in (shared, batch))
@@ -101,7 +101,7 @@ def test_images_can_be_taken_up_once_for_several_passes(variant: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_other_types_agree_to_their_rounding(dtype: torch.dtype) -> None:
+def test_other_dtypes_agree_to_their_rounding(dtype: torch.dtype) -> None:
     module = tower(torch.float32)
     fast, plain = (AffineEncoder(module, dtype=dtype, fast=choice) for choice in (True, False))
     batch, rows = images(torch.float32), row_per_image(fast).requires_grad_()
@@ -137,7 +137,7 @@ def test_a_second_backward_pass_is_refused() -> None:
         torch.autograd.grad(value, rows)
 
 
-def test_nothing_is_kept_without_a_gradient() -> None:
+def test_nothing_is_saved_without_a_gradient() -> None:
     encoder = AffineEncoder(tower())
     with torch.no_grad():
         assert encoder(images(), row_per_image(encoder).requires_grad_()).grad_fn is None

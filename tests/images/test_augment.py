@@ -70,7 +70,7 @@ def test_hue_by_hand() -> None:
 def test_moving_equals_pad_affine_and_crop(size: tuple[int, int], angle: float, scale: float) -> None:
     height, width = size
     images = random_images(height, width)
-    shift = (width // 8, -(height // 8))  # as far as is ever drawn
+    shift = (width // 8, -(height // 8))  # the largest that is ever drawn
     padded = TF.pad(images, [width // 2, height // 2], padding_mode="edge")
     turned = TF.affine(
         padded, angle, list(shift), scale, [0.0, 0.0], interpolation=TF.InterpolationMode.BILINEAR
@@ -98,7 +98,7 @@ def test_blur_equals_torchvisions_inside(sigma: float) -> None:
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 33)])
 def test_the_whole_equals_torchvisions_composition(size: tuple[int, int]) -> None:
-    images = 3 * random_images(*size) - 1  # also what has to be clipped
+    images = 3 * random_images(*size) - 1  # some of it has to be clipped
     generator = torch.Generator().manual_seed(3)
     flips = set()
     for _ in range(15):
@@ -122,7 +122,7 @@ def test_without_changes_only_noise_is_left() -> None:
     assert 0.0045 < difference.std() < 0.0055
     assert difference.mean().abs() < 2e-4
     noise = (augment(images, PLAIN) - images)[:2][:, :, 4:]
-    assert not torch.equal(noise[0], noise[1])  # drawn for each image on its own
+    assert not torch.equal(noise[0], noise[1])  # drawn per image
 
 
 def test_draws_fill_their_ranges() -> None:
@@ -151,7 +151,7 @@ def test_draws_fill_their_ranges() -> None:
     assert len({d.noise_seed for d in draws}) == 2000
 
 
-def test_shifts_are_of_each_side() -> None:
+def test_shifts_depend_on_each_side() -> None:
     generator = torch.Generator().manual_seed(0)
     shifts = [draw((64, 320), generator).shift for _ in range(2000)]
     assert max(x for x, _ in shifts) == 40

@@ -100,10 +100,10 @@ def test_another_default_device_or_type_changes_nothing() -> None:
     assert torch.equal(result, expected)
 
 
-# -- the path of tensors on a device, computed here -------------------------------------------------
+# -- how tensors on a device are resized, computed on the CPU ---------------------------------------
 
 
-def as_on_a_device(preprocess: Preprocess, batch: torch.Tensor) -> torch.Tensor:
+def pixels_on_a_device(preprocess: Preprocess, batch: torch.Tensor) -> torch.Tensor:
     plan = preprocess._plan(tuple(batch.shape[2:]))
     assert resize.agrees_with_pillow(plan)
     return preprocess._padded(resize.resize(batch, plan))
@@ -129,7 +129,7 @@ def test_a_device_gives_the_same_pixels(
         with pytest.raises(ValueError, match="too elongated"):
             preprocess._plan(old)
         return
-    assert torch.equal(as_on_a_device(preprocess, batch), preprocess.pixels(batch))
+    assert torch.equal(pixels_on_a_device(preprocess, batch), preprocess.pixels(batch))
 
 
 @pytest.mark.parametrize("mode", ["shortest", "longest", "squash"])
@@ -137,7 +137,7 @@ def test_a_device_gives_the_same_pixels(
 def test_at_the_size_of_clip(old: tuple[int, int], mode: str) -> None:
     preprocess = Preprocess(224, resize_mode=mode)
     batch = torch.randint(256, (3, 3, *old), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(as_on_a_device(preprocess, batch), preprocess.pixels(batch))
+    assert torch.equal(pixels_on_a_device(preprocess, batch), preprocess.pixels(batch))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -157,7 +157,7 @@ def test_a_device_that_cannot_do_it_exactly_leaves_it_to_pillow(monkeypatch: pyt
     assert torch.equal(pixels, Preprocess(16).pixels(batch))
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_an_unknown_device_or_dtype() -> None:
     with pytest.raises(ValueError, match="device must name a torch device"):
         Preprocess(16)(random_image(20, 20), device="gpu")
     with pytest.raises(ValueError, match="dtype must be one of"):

@@ -57,7 +57,7 @@ def whole(old: tuple[int, int], new: tuple[int, int], interpolation: str = "bicu
         ((16, 16), (16, 16)),
     ],
 )
-def test_sizes_of_use(old: tuple[int, int], new: tuple[int, int], interpolation: str) -> None:
+def test_common_sizes(old: tuple[int, int], new: tuple[int, int], interpolation: str) -> None:
     plan = whole(old, new, interpolation)
     images = noise(3, *old, seed=0, extreme=False)
     assert resize.agrees_with_pillow(plan)
@@ -67,7 +67,7 @@ def test_sizes_of_use(old: tuple[int, int], new: tuple[int, int], interpolation:
 def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, images = whole((20, 30), (40, 25)), torch.from_numpy(noise(5, 20, 30, 0, False))
     at_once = resize.resize(images, plan)
-    for workspace in (1, 60_000):  # an image at a time, two at a time
+    for workspace in (1, 60_000):  # one image at a time, two at a time
         monkeypatch.setitem(resize._WORKSPACE, "cpu", workspace)
         assert torch.equal(resize.resize(images, plan), at_once)
 
@@ -108,7 +108,7 @@ def test_more_pixels_in_a_sum_than_float32_can_add_are_left_to_pillow() -> None:
         resize.resize(torch.zeros(1, 3, 1, 60_000, dtype=torch.uint8), whole((1, 60_000), (1, 1)))
 
 
-def test_a_pillow_that_resizes_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pillow_that_resizes_differently_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Image.Image.resize
 
     def brighter(self: Image.Image, *arguments: object, **named: object) -> Image.Image:

@@ -132,8 +132,9 @@ def _backward_torch(
         rows[:, 0, place.bias : place.bias + place.width] = wide.sum(1)
     weight = _part(affine, place.weight, place.width)
     wide = wide if weight is None else wide * weight
-    along = (wide * normalised).mean(-1, keepdim=True)
-    total = scale * (wide - wide.mean(-1, keepdim=True) - normalised * along)
+    mean_gradient = wide.mean(-1, keepdim=True)
+    mean_product = (wide * normalised).mean(-1, keepdim=True)
+    total = scale * (wide - mean_gradient - normalised * mean_product)
     total = total if skip is None else total + skip
     return total.to(gradient.dtype)
 
