@@ -39,13 +39,13 @@ def test_programs_for_a_single_query_equal_torch(tokens: int, heads: int, head_w
     inputs = tuple(torch.randn(2, *shape, generator=generator) for shape in ((1, width), (tokens, 2 * width)))
     gradient = torch.randn(2, 1, width, generator=generator)
     plain = attention.forward(tuple(tensor.clone() for tensor in inputs), heads, keep=True)
-    fused = attention._forward_single(inputs, heads)
+    fused = attention._forward_triton_single_query(inputs, heads)
     torch.testing.assert_close(fused.output, plain.output.detach(), rtol=0, atol=1e-6)
     found = attention.backward(gradient, fused, heads)
     torch.testing.assert_close(found, attention.backward(gradient, plain, heads), rtol=0, atol=3e-6)
 
     inputs[1][1, 0] = torch.inf
-    overflown = attention._forward_single(inputs, heads)
+    overflown = attention._forward_triton_single_query(inputs, heads)
     assert torch.equal(overflown.output[0], fused.output[0])
     for now, before in zip(attention.backward(gradient, overflown, heads), found, strict=True):
         assert torch.equal(now[0], before[0])

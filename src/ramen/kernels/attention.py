@@ -44,7 +44,8 @@ def forward(inputs: tuple[Tensor, ...], heads: int, *, keep: bool) -> AttentionR
         keep: Whether to save what ``backward`` needs.
     """
     if _uses_triton(inputs, heads):
-        return _forward_triton(inputs, heads) if len(inputs) == 1 else _forward_single(inputs, heads)
+        run = _forward_triton if len(inputs) == 1 else _forward_triton_single_query
+        return run(inputs, heads)
     for tensor in inputs:
         tensor.requires_grad_(keep)
     with torch.set_grad_enabled(keep):
@@ -56,7 +57,7 @@ def backward(gradient: Tensor, saved: AttentionResult, heads: int) -> tuple[Tens
     if saved.output.requires_grad:
         return torch.autograd.grad(saved.output, saved.inputs, gradient)
     if saved.lse is None:
-        return _backward_single(gradient, saved.inputs, heads)
+        return _backward_triton_single_query(gradient, saved.inputs, heads)
     return _backward_triton(gradient, saved, saved.lse, heads)
 
 
@@ -136,23 +137,25 @@ def _tile_side(tokens: int) -> int:
 # -- Triton, a single query -------------------------------------------------------------------------
 
 
-def _forward_single(inputs: tuple[Tensor, ...], heads: int) -> AttentionResult:
+def _forward_triton_single_query(inputs: tuple[Tensor, ...], heads: int) -> AttentionResult:
     output = torch.empty_like(inputs[0])
-    grid, sizes = _launch_single(inputs, heads)
+    grid, sizes = _launch_single_query(inputs, heads)
     with kernels.current_device(output.device):
         kernels.load("attention").attend_single[grid](*inputs, output, **sizes)
     return AttentionResult(inputs, output, None)
 
 
-def _backward_single(gradient: Tensor, inputs: tuple[Tensor, ...], heads: int) -> tuple[Tensor, ...]:
+def _backward_triton_single_query(
+    gradient: Tensor, inputs: tuple[Tensor, ...], heads: int
+) -> tuple[Tensor, ...]:
     results = tuple(torch.empty_like(tensor) for tensor in inputs)
-    grid, sizes = _launch_single(inputs, heads)
+    grid, sizes = _launch_single_query(inputs, heads)
     with kernels.current_device(gradient.device):
         kernels.load("attention").attend_single_backward[grid](*inputs, gradient, *results, **sizes)
     return results
 
 
-def _launch_single(inputs: tuple[Tensor, ...], heads: int) -> tuple[tuple[int], dict[str, float]]:
+def _launch_single_query(inputs: tuple[Tensor, ...], heads: int) -> tuple[tuple[int], dict[str, float]]:
     """The grid and the arguments of every program, which holds all keys and values of a head."""
     images, tokens, _ = inputs[1].shape
     head_width = _head_width(inputs, heads)
