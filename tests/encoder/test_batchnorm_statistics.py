@@ -1,4 +1,4 @@
-"""BatchNorm statistics that are handed in, against modules in train mode and a plain layer that mixes."""
+"""BatchNorm statistics per call, against modules in train mode and a plain layer that mixes."""
 
 from collections.abc import Callable
 
@@ -57,11 +57,11 @@ def test_equals_a_module_in_train_mode(batch: int, images: Tensor) -> None:
     )
     found = gradient(lambda w: encoder.features(images, w, statistics=Statistics()), encoder.base)
     torch.testing.assert_close(found, expected_gradient, rtol=1e-8, atol=1e-10)
-    assert (expected - encoder.features(images)).abs().max() > 0.01  # running statistics are others
+    assert (expected - encoder.features(images)).abs().max() > 0.01  # running statistics differ
 
 
 @pytest.mark.parametrize("bad", [0.0, 50.0, torch.nan, torch.inf])
-def test_an_image_that_does_not_count_leaves_no_trace(bad: float, images: Tensor) -> None:
+def test_an_image_that_is_not_counted_has_no_effect_on_the_others(bad: float, images: Tensor) -> None:
     encoder = resnet()
     counted = truth(1, 0, 1, 1, 0, 1)
     expected = encoder(images[counted], statistics=Statistics())
@@ -70,7 +70,7 @@ def test_an_image_that_does_not_count_leaves_no_trace(bad: float, images: Tensor
     torch.testing.assert_close(found[counted], expected, rtol=0, atol=1e-10)
 
 
-def test_nor_in_the_gradient(images: Tensor) -> None:
+def test_an_image_that_is_not_counted_has_no_effect_on_the_gradient(images: Tensor) -> None:
     encoder, counted = resnet(), truth(1, 0, 1, 1, 0, 1)
     images[~counted] = 7.0
     expected = gradient(lambda w: encoder.features(images[counted], w, statistics=Statistics()), encoder.base)
@@ -80,7 +80,7 @@ def test_nor_in_the_gradient(images: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_an_image_that_does_not_count_is_normalised_like_the_others() -> None:
+def test_an_image_that_is_not_counted_is_normalised_like_the_others() -> None:
     layer = nn.BatchNorm2d(3).double()
     encoder = AffineEncoder(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 5).double()))
     images = torch.randn(4, 3, 2, 2, dtype=torch.float64)
@@ -94,7 +94,7 @@ def test_an_image_that_does_not_count_is_normalised_like_the_others() -> None:
 
 
 def test_one_image(images: Tensor) -> None:
-    """Its pixels have statistics, as long as there are some: at the top of this tower there is one."""
+    """Its pixels have statistics if there are several: in the last layer of this tower there is one."""
     encoder = resnet()
     assert encoder(images[:1], statistics=Statistics()).isfinite().all()
     layer = nn.BatchNorm2d(3).double().train()
@@ -106,7 +106,7 @@ def test_one_image(images: Tensor) -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
-def test_where_no_image_counts_the_stored_decide(share: float, images: Tensor) -> None:
+def test_if_no_image_is_counted_the_stored_statistics_are_used(share: float, images: Tensor) -> None:
     encoder = resnet()
     nothing = Statistics(torch.zeros(6, dtype=torch.bool), share=share)
     torch.testing.assert_close(
@@ -115,8 +115,8 @@ def test_where_no_image_counts_the_stored_decide(share: float, images: Tensor) -
     torch.testing.assert_close(nothing.mixed, encoder.base_statistics)
 
 
-def test_an_infinite_variance_is_told() -> None:
-    """In fp32 the square of 1e25 is infinite, and all images would be answered alike."""
+def test_an_infinite_variance_becomes_nan() -> None:
+    """In fp32 the square of 1e25 is infinite, and all images would have the same answer."""
     encoder = AffineEncoder(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5)))
     images = torch.randn(4, 3, 2, 2)
     images[1, 0] = 1e25
@@ -125,18 +125,18 @@ def test_an_infinite_variance_is_told() -> None:
     assert encoder.features(images, statistics=Statistics(truth(1, 0, 1, 1))).isfinite().all()
 
 
-def test_rows_of_parameters(images: Tensor) -> None:
+def test_parameters_per_image(images: Tensor) -> None:
     encoder = resnet()
     rows = encoder.base.expand(6, -1)
     shared, own = (encoder(images, w, statistics=Statistics()) for w in (encoder.base, rows))
     torch.testing.assert_close(own, shared, rtol=0, atol=1e-10)
     changed = rows.clone()
-    changed[2, :4] += 1  # the first weights: what comes later mixes the images
+    changed[2, :4] += 1  # only the first weights: later layers mix the images
     assert not torch.allclose(encoder(images, changed, statistics=Statistics())[0], shared[0], atol=1e-6)
 
 
 class _Crops(nn.Module):
-    """Each image as its four quarters, which lie behind one another."""
+    """Splits each image into its four quarters, one after the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class _Crops(nn.Module):
         return self.linear(self.norm(quarters).flatten(1)).view(len(x), 4, 5).mean(1)
 
 
-def test_several_rows_an_image() -> None:
+def test_several_rows_per_image() -> None:
     encoder = AffineEncoder(_Crops().double())
     images = torch.randn(5, 3, 4, 4, dtype=torch.float64)
     counted = truth(0, 1, 1, 0, 1)
@@ -171,7 +171,7 @@ def test_batch_norm_of_vectors() -> None:
 
 @pytest.mark.parametrize("share", [0.05, 0.6, 1.0])
 def test_equals_a_layer_that_mixes(share: float, images: Tensor) -> None:
-    """Pass after pass, the mixture of one being stored for the next."""
+    """In several passes; the mixture of one is stored for the next."""
     encoder = resnet()
     module = testing.small_tower("resnet").double().requires_grad_(False)
     layers = use_robust_batch_norm(module, share)
@@ -190,7 +190,7 @@ def test_equals_a_layer_that_mixes(share: float, images: Tensor) -> None:
         torch.testing.assert_close(stored, torch.stack(rows), rtol=0, atol=1e-10)
 
 
-def test_the_stored_alone(images: Tensor) -> None:
+def test_stored_statistics_alone(images: Tensor) -> None:
     encoder = resnet()
     module = testing.small_tower("resnet").double()
     stored = encoder.base_statistics.clone()
@@ -217,7 +217,7 @@ class _Twice(nn.Module):
         return self.linear(self.norm(2 + self.norm(x)).flatten(1))
 
 
-def test_a_layer_that_is_called_twice_goes_on_from_its_mixture() -> None:
+def test_a_layer_that_is_called_twice_continues_from_its_mixture() -> None:
     module = _Twice().double().requires_grad_(False)
     encoder = AffineEncoder(module)
     (layer,) = use_robust_batch_norm(module, 0.25)
@@ -239,7 +239,7 @@ def test_base_statistics_are_in_module_order() -> None:
     assert AffineEncoder(testing.small_tower("vit")).base_statistics.shape == (2, 0)
 
 
-def test_nothing_stays_behind(images: Tensor) -> None:
+def test_a_call_leaves_no_state(images: Tensor) -> None:
     encoder = resnet()
     before = {name: tensor.clone() for name, tensor in encoder.weights().items()}
     expected, own = encoder(images), encoder.base_statistics.clone()
@@ -282,7 +282,7 @@ def test_statistics_are_computed_in_fp32() -> None:
 
 
 def test_fp16_gradients_of_rows_share_one_scale(images: Tensor) -> None:
-    """Images that meet have one gradient; with a factor for each the rows would not fit together."""
+    """The gradient of each image depends on the others, so that one factor per image would be wrong."""
     half, wide = resnet(dtype="float16"), resnet()
 
     def rows_gradient(encoder: AffineEncoder) -> Tensor:
@@ -301,8 +301,8 @@ def test_fp16_gradients_of_rows_share_one_scale(images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("statistics", "message"),
     [
-        (Statistics(truth(1, 1)), r"counted must be 6 truth values, .*, got torch.bool of shape \(2,\)"),
-        (Statistics(torch.ones(6)), "counted must be 6 truth values, .*, got torch.float32"),
+        (Statistics(truth(1, 1)), r"counted must be 6 booleans, .*, got torch.bool of shape \(2,\)"),
+        (Statistics(torch.ones(6)), "counted must be 6 booleans, .*, got torch.float32"),
         (Statistics(stored=torch.ones(2, 3)), r"stored must have the shape \(2, \d+\) .*, got \(2, 3\)"),
     ],
 )

@@ -26,7 +26,7 @@ PLAIN = Draw(
 )
 
 
-def pictures(height: int = 20, width: int = 20, seed: int = 0) -> Tensor:
+def random_images(height: int = 20, width: int = 20, seed: int = 0) -> Tensor:
     """Random pixels, with black, white, grey and saturated ones among them."""
     images = torch.rand(
         4, 3, height, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
@@ -44,7 +44,7 @@ def pictures(height: int = 20, width: int = 20, seed: int = 0) -> Tensor:
 def test_colours_equal_torchvisions(name: str, share: float) -> None:
     low, high = {"hue": (-0.5, 0.5)}.get(name, (0.5, 1.5))
     factor = low + share * (high - low)
-    images = pictures()
+    images = random_images()
     expected = COLOURS[name](images, factor)
     assert (expected - images).abs().max() > 0.1 or factor == 1.0 or (name == "hue" and factor == 0)
     torch.testing.assert_close(CHANGES[name](images, factor), expected, rtol=0, atol=1e-12)
@@ -52,7 +52,9 @@ def test_colours_equal_torchvisions(name: str, share: float) -> None:
 
 @pytest.mark.parametrize("turn", [-0.06, -0.5, 0.03, 0.4])
 def test_hue_equals_torchvisions(turn: float) -> None:
-    torch.testing.assert_close(hue(pictures(), turn), TF.adjust_hue(pictures(), turn), rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        hue(random_images(), turn), TF.adjust_hue(random_images(), turn), rtol=0, atol=2e-6
+    )
 
 
 def test_hue_by_hand() -> None:
@@ -67,8 +69,8 @@ def test_hue_by_hand() -> None:
 @pytest.mark.parametrize("scale", [0.9, 1.1])
 def test_moving_equals_pad_affine_and_crop(size: tuple[int, int], angle: float, scale: float) -> None:
     height, width = size
-    images = pictures(height, width)
-    shift = (width // 8, -(height // 8))  # as far as is ever drawn
+    images = random_images(height, width)
+    shift = (width // 8, -(height // 8))  # the largest that is ever drawn
     padded = TF.pad(images, [width // 2, height // 2], padding_mode="edge")
     turned = TF.affine(
         padded, angle, list(shift), scale, [0.0, 0.0], interpolation=TF.InterpolationMode.BILINEAR
@@ -89,14 +91,14 @@ def test_moving_by_hand() -> None:
 
 @pytest.mark.parametrize("sigma", [0.001, 0.2, 0.5, 3.0])
 def test_blur_equals_torchvisions_inside(sigma: float) -> None:
-    images = pictures()
+    images = random_images()
     expected = TF.gaussian_blur(images, [5, 5], [sigma, sigma])[:, :, 2:-2, 2:-2]
     torch.testing.assert_close(blurred(images, sigma), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 33)])
 def test_the_whole_equals_torchvisions_composition(size: tuple[int, int]) -> None:
-    images = 3 * pictures(*size) - 1  # also what has to be clipped
+    images = 3 * random_images(*size) - 1  # some of it has to be clipped
     generator = torch.Generator().manual_seed(3)
     flips = set()
     for _ in range(15):
@@ -107,20 +109,20 @@ def test_the_whole_equals_torchvisions_composition(size: tuple[int, int]) -> Non
 
 
 def test_the_order_of_colours_matters_and_is_followed() -> None:
-    images = pictures()
+    images = random_images()
     drawn = dataclasses.replace(PLAIN, brightness=1.4, gamma=0.7, contrast=1.3)
     other = dataclasses.replace(drawn, order=drawn.order[::-1])
     assert (augment(images, drawn) - augment(images, other)).abs().max() > 0.05
 
 
 def test_without_changes_only_noise_is_left() -> None:
-    images = pictures(64, 64).float()
+    images = random_images(64, 64).float()
     inner = (images > 0.05) & (images < 0.95)
     difference = (augment(images, PLAIN) - images)[inner]
     assert 0.0045 < difference.std() < 0.0055
     assert difference.mean().abs() < 2e-4
     noise = (augment(images, PLAIN) - images)[:2][:, :, 4:]
-    assert not torch.equal(noise[0], noise[1])  # drawn for each image on its own
+    assert not torch.equal(noise[0], noise[1])  # drawn per image
 
 
 def test_draws_fill_their_ranges() -> None:
@@ -149,7 +151,7 @@ def test_draws_fill_their_ranges() -> None:
     assert len({d.noise_seed for d in draws}) == 2000
 
 
-def test_shifts_are_of_each_side() -> None:
+def test_shifts_depend_on_each_side() -> None:
     generator = torch.Generator().manual_seed(0)
     shifts = [draw((64, 320), generator).shift for _ in range(2000)]
     assert max(x for x, _ in shifts) == 40
@@ -159,7 +161,7 @@ def test_shifts_are_of_each_side() -> None:
 def test_the_generator_decides() -> None:
     a, b, c = (draw((32, 32), torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert a == b != c
-    images = pictures(32, 32)
+    images = random_images(32, 32)
     assert torch.equal(augment(images, a), augment(images, b))
     state = torch.get_rng_state()
     augment(images, c)

@@ -1,4 +1,4 @@
-"""The same numbers as open_clip's own transform, for every kind of picture; and what is refused."""
+"""The same numbers as open_clip's own transform, for every kind of image; and what is refused."""
 
 import itertools
 from pathlib import Path
@@ -15,13 +15,13 @@ from ramen.images import resize
 from ramen.images.preprocess import Preprocess, open_image
 
 
-def picture(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
+def random_image(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
     channels = {"RGB": 3, "RGBA": 4, "L": 1, "CMYK": 4, "LA": 2}
     rng = np.random.default_rng(seed)
     if mode == "P":
-        return picture(width, height, seed=seed).quantize(17)
+        return random_image(width, height, seed=seed).quantize(17)
     if mode == "1":
-        return picture(width, height, "L", seed).convert("1")
+        return random_image(width, height, "L", seed).convert("1")
     pixels = rng.integers(0, 256, (height, width, channels[mode]), dtype=np.uint8)
     return Image.fromarray(
         pixels.squeeze(-1) if channels[mode] == 1 else pixels, mode=mode if mode == "CMYK" else None
@@ -38,8 +38,8 @@ def test_equals_open_clip(resize_mode: str, interpolation: str, size: object) ->
     config = PreprocessCfg(size=size, interpolation=interpolation, resize_mode=resize_mode, fill_color=7)
     theirs = image_transform_v2(config, is_train=False)
     ours = Preprocess.from_open_clip(vars(config))
-    pictures = [picture(w, h, seed=i) for i, (w, h) in enumerate(SIZES)]
-    assert torch.equal(ours(pictures), torch.stack([theirs(p) for p in pictures]))
+    images = [random_image(w, h, seed=i) for i, (w, h) in enumerate(SIZES)]
+    assert torch.equal(ours(images), torch.stack([theirs(p) for p in images]))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK"])
@@ -47,19 +47,19 @@ def test_equals_open_clip(resize_mode: str, interpolation: str, size: object) ->
 def test_every_mode_of_pillow(mode: str, resize_mode: str) -> None:
     config = PreprocessCfg(size=24, resize_mode=resize_mode)
     theirs = image_transform_v2(config, is_train=False)
-    image = picture(40, 30, mode)
+    image = random_image(40, 30, mode)
     assert torch.equal(Preprocess.from_open_clip(vars(config))(image)[0], theirs(image))
 
 
 def test_scalar_statistics_and_random_interpolation() -> None:
     config = PreprocessCfg(size=24, mean=0.5, std=0.25, interpolation="random")
-    image = picture(40, 30)
+    image = random_image(40, 30)
     theirs = image_transform_v2(config, is_train=False)(image)
     assert torch.equal(Preprocess.from_open_clip(vars(config))(image)[0], theirs)
 
 
-def test_paths_tensors_and_pictures_agree(tmp_path: Path) -> None:
-    image = picture(50, 40)
+def test_paths_tensors_and_pil_images_agree(tmp_path: Path) -> None:
+    image = random_image(50, 40)
     path = tmp_path / "image.png"
     image.save(path)
     tensor = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
@@ -71,14 +71,14 @@ def test_paths_tensors_and_pictures_agree(tmp_path: Path) -> None:
 
 
 def test_the_cifar_setting_upsamples_as_pillow_does() -> None:
-    image = picture(32, 32)
+    image = random_image(32, 32)
     up = np.asarray(image.resize((224, 224), Image.Resampling.BICUBIC))
     preprocess = Preprocess((224, 224), mean=(0, 0, 0), std=(1, 1, 1))
     assert np.array_equal((preprocess(image)[0].permute(1, 2, 0) * 255).round().numpy(), up)
 
 
-def test_the_callers_picture_is_not_changed() -> None:
-    image = picture(40, 30)
+def test_the_callers_image_is_not_changed() -> None:
+    image = random_image(40, 30)
     before = image.tobytes()
     Preprocess((16, 16))(image)
     assert image.tobytes() == before
@@ -90,20 +90,20 @@ def test_one_number_or_a_list_is_a_size() -> None:
 
 
 def test_another_default_device_or_type_changes_nothing() -> None:
-    expected = Preprocess(16)(picture(40, 30))
+    expected = Preprocess(16)(random_image(40, 30))
     try:
         torch.set_default_dtype(torch.float64)
         with torch.device("meta"):
-            result = Preprocess(16)(picture(40, 30))
+            result = Preprocess(16)(random_image(40, 30))
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(result, expected)
 
 
-# -- the path of tensors on a device, computed here -------------------------------------------------
+# -- how tensors on a device are resized, computed on the CPU ---------------------------------------
 
 
-def as_on_a_device(preprocess: Preprocess, batch: torch.Tensor) -> torch.Tensor:
+def pixels_on_a_device(preprocess: Preprocess, batch: torch.Tensor) -> torch.Tensor:
     plan = preprocess._plan(tuple(batch.shape[2:]))
     assert resize.agrees_with_pillow(plan)
     return preprocess._padded(resize.resize(batch, plan))
@@ -129,7 +129,7 @@ def test_a_device_gives_the_same_pixels(
         with pytest.raises(ValueError, match="too elongated"):
             preprocess._plan(old)
         return
-    assert torch.equal(as_on_a_device(preprocess, batch), preprocess.pixels(batch))
+    assert torch.equal(pixels_on_a_device(preprocess, batch), preprocess.pixels(batch))
 
 
 @pytest.mark.parametrize("mode", ["shortest", "longest", "squash"])
@@ -137,7 +137,7 @@ def test_a_device_gives_the_same_pixels(
 def test_at_the_size_of_clip(old: tuple[int, int], mode: str) -> None:
     preprocess = Preprocess(224, resize_mode=mode)
     batch = torch.randint(256, (3, 3, *old), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(as_on_a_device(preprocess, batch), preprocess.pixels(batch))
+    assert torch.equal(pixels_on_a_device(preprocess, batch), preprocess.pixels(batch))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -157,11 +157,38 @@ def test_a_device_that_cannot_do_it_exactly_leaves_it_to_pillow(monkeypatch: pyt
     assert torch.equal(pixels, Preprocess(16).pixels(batch))
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_an_unknown_device_or_dtype() -> None:
     with pytest.raises(ValueError, match="device must name a torch device"):
-        Preprocess(16)(picture(20, 20), device="gpu")
+        Preprocess(16)(random_image(20, 20), device="gpu")
     with pytest.raises(ValueError, match="dtype must be one of"):
-        Preprocess(16)(picture(20, 20), dtype="uint8")
+        Preprocess(16)(random_image(20, 20), dtype="uint8")
+
+
+# -- bound to a device ------------------------------------------------------------------------------
+
+
+def test_a_copy_bound_to_a_device_uses_it_unless_a_call_says_otherwise() -> None:
+    image, free = random_image(20, 20), Preprocess(16)
+    bound = free.to("meta")
+    assert free.device is None
+    assert bound.device == torch.device("meta")
+    assert bound(image).device.type == bound.pixels(image).device.type == "meta"
+    assert torch.equal(bound(image, device="cpu"), free(image))
+    assert Preprocess(16, device=torch.device("cpu")).to("meta").device == torch.device("meta")
+    with pytest.raises(ValueError, match="device must name a torch device"):
+        free.to("gpu")
+
+
+def test_the_device_is_no_part_of_the_settings() -> None:
+    free = Preprocess((16, 24), interpolation="bilinear", fill_color=3)
+    bound = free.to("cpu")
+    assert bound == free
+    assert hash(bound) == hash(free)
+    assert repr(bound) == repr(free)
+    assert "device" not in repr(free)
+    assert bound.settings() == free.settings()
+    assert list(free.settings()) == ["size", "mean", "std", "interpolation", "resize_mode", "fill_color"]
+    assert Preprocess(**bound.settings()) == free
 
 
 # -- errors -----------------------------------------------------------------------------------------
@@ -175,7 +202,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "empty", "no image"])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "damaged.jpg"
-    picture(64, 64).save(path)
+    random_image(64, 64).save(path)
     content = {"truncated": path.read_bytes()[:400], "empty": b"", "no image": b"hello" * 100}
     path.write_bytes(content[damage])
     with pytest.raises(ValueError, match=r"damaged\.jpg cannot be read as an image"):
@@ -187,7 +214,7 @@ def test_any_error_of_a_decoder_names_the_file(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "odd.png"
-    picture(8, 8).save(path)
+    random_image(8, 8).save(path)
 
     def load(self: Image.Image) -> None:
         raise error
@@ -205,7 +232,7 @@ def test_an_enormous_file_is_refused_before_it_is_decoded(tmp_path: Path) -> Non
         open_image(path)
 
 
-def test_an_elongated_picture_is_refused() -> None:
+def test_an_elongated_image_is_refused() -> None:
     with pytest.raises(ValueError, match="image 0 of 1 x 5000 pixels is too elongated for 224 x 224"):
         Preprocess((224, 224))(Image.new("L", (1, 5000)))
     with pytest.raises(ValueError, match="too elongated"):
@@ -229,7 +256,7 @@ def test_bad_images(images: object, message: str) -> None:
         Preprocess((8, 8))(images)
 
 
-def test_what_is_no_picture() -> None:
+def test_what_is_no_image() -> None:
     with pytest.raises(TypeError, match="images must be PIL images, paths or uint8 tensors, got int"):
         Preprocess((8, 8))([3])
 

@@ -20,9 +20,9 @@ def noise(count: int, height: int, width: int, seed: int, extreme: bool) -> np.n
 
 def by_pillow(images: np.ndarray, plan: Plan) -> np.ndarray:
     size = (plan.columns.new, plan.rows.new)
-    pictures = [Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))) for image in images]
-    resized = [np.asarray(picture.resize(size, FILTERS[plan.interpolation])) for picture in pictures]
-    return np.stack(resized)[:, plan.wanted[0], plan.wanted[1]].transpose(0, 3, 1, 2)
+    pil_images = [Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))) for image in images]
+    resized = [np.asarray(image.resize(size, FILTERS[plan.interpolation])) for image in pil_images]
+    return np.stack(resized)[:, plan.kept[0], plan.kept[1]].transpose(0, 3, 1, 2)
 
 
 @st.composite
@@ -51,13 +51,13 @@ def whole(old: tuple[int, int], new: tuple[int, int], interpolation: str = "bicu
     [
         ((32, 32), (224, 224)),  # CIFAR
         ((375, 500), (224, 298)),  # photographs
-        ((500, 200), (224, 90)),  # where Pillow 13 begins with the height
+        ((500, 200), (224, 90)),  # Pillow 13 begins with the height
         ((7, 3000), (3, 20)),  # hundreds of pixels in a sum: smaller digits
         ((48, 64), (48, 32)),  # one axis stays
         ((16, 16), (16, 16)),
     ],
 )
-def test_sizes_of_use(old: tuple[int, int], new: tuple[int, int], interpolation: str) -> None:
+def test_common_sizes(old: tuple[int, int], new: tuple[int, int], interpolation: str) -> None:
     plan = whole(old, new, interpolation)
     images = noise(3, *old, seed=0, extreme=False)
     assert resize.agrees_with_pillow(plan)
@@ -67,7 +67,7 @@ def test_sizes_of_use(old: tuple[int, int], new: tuple[int, int], interpolation:
 def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, images = whole((20, 30), (40, 25)), torch.from_numpy(noise(5, 20, 30, 0, False))
     at_once = resize.resize(images, plan)
-    for workspace in (1, 60_000):  # an image at a time, two at a time
+    for workspace in (1, 60_000):  # one image at a time, two at a time
         monkeypatch.setitem(resize._WORKSPACE, "cpu", workspace)
         assert torch.equal(resize.resize(images, plan), at_once)
 
@@ -104,11 +104,11 @@ def test_weights_by_hand() -> None:
 
 def test_more_pixels_in_a_sum_than_float32_can_add_are_left_to_pillow() -> None:
     assert not resize.agrees_with_pillow(whole((1, 60_000), (1, 1)))
-    with pytest.raises(OverflowError, match="60000 pixels in a row are too many to be resized exactly to 1"):
+    with pytest.raises(OverflowError, match="60000 pixels are too many to be resized exactly to 1"):
         resize.resize(torch.zeros(1, 3, 1, 60_000, dtype=torch.uint8), whole((1, 60_000), (1, 1)))
 
 
-def test_a_pillow_that_resizes_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pillow_that_resizes_differently_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Image.Image.resize
 
     def brighter(self: Image.Image, *arguments: object, **named: object) -> Image.Image:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ramen.memory import codecs, row_sums
 from ramen.memory.codecs import CODECS
 from ramen.memory.scale_blocks import UNIT, Blocks
-from tests.kernels.memory_kernel_checks import looped, picks, random_rows
+from tests.kernels.stored_rows import looped, picks, random_rows
 
 PACKED = ("int8", "int4", "sign")
 LEVELS = {"int8": 127, "int4": 7}

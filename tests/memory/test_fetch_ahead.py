@@ -1,4 +1,4 @@
-"""What comes over the bus during the backward pass; sums and their rows are in ``kernel_checks``."""
+"""What comes over the bus during the backward pass; sums and their rows are in ``tests/kernels``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from ramen.memory.retrieval import Memory
 from ramen.methods._steps import sample_gradients
 from tests.fakes.traced_graphs import traced_ramen
 from tests.helpers.waiting import no_waiting
-from tests.kernels.memory_kernel_checks import as_if_split, memory_of, random_batches
+from tests.kernels.split_memory import memory_of, random_batches, split_on_the_cpu
 
 # -- when ---------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ def test_only_gradients_in_host_memory_that_a_gpu_reads_come_ahead() -> None:
         return memory
 
     assert memory().fetch_ahead(3) is None
-    with as_if_split():
+    with split_on_the_cpu():
         shared = memory()
         assert shared.fetch_ahead(3) is not None
         shared.fetches_ahead = False
@@ -137,15 +137,13 @@ class Step:
 @pytest.fixture
 def late_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies in the background that have not begun when the main stream is done with everything else."""
-    from ramen.kernels import rows
-
-    copy = rows.copy_rows_sparingly
+    copy = fetch_ahead.copy_rows_sparingly
 
     def late(*arguments: Tensor) -> None:
         torch.cuda._sleep(3_000_000)
         copy(*arguments)
 
-    monkeypatch.setattr(rows, "copy_rows_sparingly", late)
+    monkeypatch.setattr(fetch_ahead, "copy_rows_sparingly", late)
 
 
 @pytest.mark.gpu

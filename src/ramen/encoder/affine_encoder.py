@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
+from ramen.encoder.fused_passes import FusedPasses, FusedTransformer
+from ramen.encoder.fused_tower import NotCoveredError
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.probe import pooled, probe, relative_error
-from ramen.encoder.vision_transformer import NotCoveredError, Transformer, TransformerPasses
-from ramen.kernels.norm import Place
+from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
 
@@ -56,7 +57,7 @@ class AffineEncoder:
             Without it the module's own ``image_size`` is used, or the images of the first call.
         device: Where to compute; the module's own device if not given.
         dtype: Type of all weights except those of norm layers; the module's own if not given.
-        fused: Whether to use the fused passes (``ramen.encoder.vision_transformer``), which agree with the
+        fused: Whether to use the fused passes (``ramen.encoder.fused_passes``), which agree with the
             module's own forward pass and autograd to rounding: ``"auto"`` if they cover the module, True
             insists on them, False uses the module itself.
 
@@ -96,7 +97,7 @@ class AffineEncoder:
         self.image_size = _stated_size(module)
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
-        self._transformer: Transformer | None = None
+        self._transformer: FusedTransformer | None = None
         self._build(module, frozenset())
         shape = _example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
@@ -232,7 +233,7 @@ class AffineEncoder:
     def _fuse_if_possible(self, image_shape: tuple[int, ...] | None) -> str:
         """Why it is not possible, or nothing."""
         try:
-            transformer = Transformer(self._module, self._norms, self._places())
+            transformer = FusedTransformer(self._module, self._norms, self._places())
         except NotCoveredError as reason:
             return str(reason)
         if image_shape is not None:
@@ -248,12 +249,12 @@ class AffineEncoder:
         self._transformer = transformer
         return ""
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, AffinePlace]:
         if len(self._wiring) > len(self.layout):
             raise NotCoveredError("some of its norm layers share parameters")
         starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
         return {
-            name: Place(
+            name: AffinePlace(
                 starts.get((name, "weight")), starts.get((name, "bias")), norm.param_shape.numel(), norm.eps
             )
             for name, norm in self._norms.items()
@@ -290,7 +291,7 @@ class AffineEncoder:
             return self._plain_features(images, affine, statistics)
         tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
         if torch.is_grad_enabled() and affine.requires_grad:
-            features: Tensor = TransformerPasses.apply(tokens, affine, self._transformer)
+            features: Tensor = FusedPasses.apply(tokens, affine, self._transformer)
             return features
         return self._transformer.forward(tokens, affine, keep=False)[0]
 

@@ -1,8 +1,8 @@
-"""What BatchNorm layers normalise with, where it is not the running statistics of their training.
+"""Statistics for BatchNorm layers other than the running statistics of their training.
 
-Test-time methods for ResNets often take mean and variance from the images of the present batch, or from a
-mixture of these with stored ones. An encoder stays a pure function: what to count and what is stored is
-handed in for one call, and the mixture is handed back. Nothing is kept in a layer.
+Test-time methods for ResNets often take mean and variance from the images of the current batch, or mix these
+with stored ones. The encoder stays a pure function: each call gets the images to count and the stored
+statistics, and returns the mixture. Nothing is kept in a layer.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from ramen.utils import checks
 
 
 class Statistics:
-    """The statistics of one call of an encoder: of the batch, stored, or a mixture.
+    """The BatchNorm statistics for one call of an encoder: of the batch, stored ones, or a mixture.
 
-    Mean and variance of every BatchNorm layer are ``(1 - share) * stored + share * batch``, where the batch's
-    are those of the counted images, over all their pixels; the variance is the biased one. Gradients flow
-    through the batch's part. The images that do not count are normalised like the others. Where no image
-    counts, the stored statistics alone decide.
+    Mean and variance of every BatchNorm layer are ``(1 - share) * stored + share * batch``. The batch's
+    statistics are computed from all pixels of the counted images, with the biased variance, and gradients
+    flow through them. All images are normalised in the same way, counted or not. If no image is counted, the
+    stored statistics are used alone.
 
     Args:
-        counted: Which images count, ``(B,)`` of bool; all of them if not given.
-        share: The batch's part, from 0 (the stored statistics alone; then nothing is counted) to 1 (the
-            batch alone).
-        stored: ``(2, channels)`` like ``AffineEncoder.base_statistics``: those of the training if not given.
+        counted: Which images contribute to the batch's statistics, ``(B,)`` of bool; all if not given.
+        share: The weight of the batch's statistics in the mixture: 0 uses only the stored ones, 1 only the
+            batch's.
+        stored: ``(2, channels)`` like ``AffineEncoder.base_statistics``; those of the training if not given.
 
     Attributes:
-        mixed: What the last call has normalised with, like ``stored``, without gradients.
+        mixed: The mixture that the last call has used, like ``stored``, without gradients.
     """
 
     mixed: Tensor
@@ -43,13 +43,13 @@ class Statistics:
         self.stored = stored
 
     def check(self, batch: int, base: Tensor) -> None:
-        """Raise unless these are for ``batch`` images and an encoder whose own statistics are ``base``."""
+        """Raise unless these fit ``batch`` images and an encoder whose own statistics are ``base``."""
         if not base.numel():
             raise ValueError("statistics must be None for an encoder without BatchNorm layers")
         counted = self.counted
         if counted is not None and (counted.dtype != torch.bool or tuple(counted.shape) != (batch,)):
             raise ValueError(
-                f"counted must be {batch} truth values, one for each image, got {counted.dtype} of shape "
+                f"counted must be {batch} booleans, one per image, got {counted.dtype} of shape "
                 f"{tuple(counted.shape)}"
             )
         if self.stored is not None and self.stored.shape != base.shape:
@@ -61,9 +61,9 @@ class Statistics:
 
 @dataclass
 class LayerStatistics:
-    """One layer's part in a call; ``mean`` and ``var`` are the stored ones, then the mixture.
+    """The statistics of one layer during a call: ``mean`` and ``var`` are the stored ones, then the mixture.
 
-    A layer that is called again within the pass goes on from its mixture.
+    If a layer is called several times within a pass, each call continues from the mixture of the last.
     """
 
     mean: Tensor
@@ -86,11 +86,11 @@ class LayerStatistics:
         share = self.share * (rows > 0).to(x.dtype)
         mean = (1 - share) * self.mean + share * batch_mean
         var = (1 - share) * self.var + share * batch_var
-        # An infinite variance would make all images alike, in silence; NaN is found and dealt with.
+        # An infinite variance would silently make all images alike; NaN is noticed and handled.
         var = torch.where(var.isfinite(), var, torch.nan)
         self.mean, self.var = mean.detach(), var.detach()
 
-        # (x - mean) * scale + bias, by way of ``centred``, which the backward pass keeps for the variance
+        # (x - mean) * scale + bias, from ``centred``, which the backward pass saves anyway for the variance
         scale = torch.rsqrt(var + eps) if weight is None else torch.rsqrt(var + eps) * weight
         shift = (batch_mean - mean) * scale if bias is None else (batch_mean - mean) * scale + bias
         return torch.addcmul(shift.view(shape), centred, scale.view(shape))
@@ -100,7 +100,13 @@ CHOICES = ("source", "batch")
 
 
 def choose(statistics: object, base: Tensor, valid: tuple[str, ...] = CHOICES) -> str:
-    """The parameter of a method, checked against the ``base_statistics`` of its encoder."""
+    """A method's parameter ``statistics``, checked: "source" (running statistics), or another of ``valid``.
+
+    Args:
+        statistics: The value given by the user.
+        base: The ``base_statistics`` of the method's encoder; only "source" is possible without BatchNorm.
+        valid: The choices that the method has.
+    """
     chosen = checks.choice("statistics", statistics, valid)
     if chosen != "source" and not base.numel():
         raise ValueError(f"statistics={chosen!r} needs BatchNorm layers, this encoder has none")
@@ -108,5 +114,5 @@ def choose(statistics: object, base: Tensor, valid: tuple[str, ...] = CHOICES) -
 
 
 def of_batch(chosen: str, usable: Tensor) -> Statistics | None:
-    """For a batch of which some images are usable: their own, or None for the running statistics."""
+    """For the choice "batch", the statistics of its usable images; otherwise None: running statistics."""
     return Statistics(usable) if chosen == "batch" else None

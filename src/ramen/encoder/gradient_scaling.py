@@ -1,8 +1,8 @@
-"""Keeping the half-precision part of a backward pass in the middle of fp16's range.
+"""Loss scaling that keeps the fp16 part of a backward pass in the middle of fp16's range.
 
 Entropy gradients of confident images would vanish in fp16, those of encoders with small features overflow. So
-the gradient that enters an encoder at its output is brought to one size, for each image on its own where each
-has its own parameters, and what leaves at the norm parameters is brought back. Both in fp32, by powers of
+the gradient of an encoder's output is scaled to a fixed size before it enters the encoder, per image if each
+has its own parameters, and the gradient of the norm parameters is scaled back. Both in fp32 and by powers of
 two, so that no digit is lost.
 """
 
@@ -11,24 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SIZE = 2.0**6
-_SMALLEST = 2.0**-100  # below it a gradient counts as zero
+_TARGET_SIZE = 2.0**6
+_SMALLEST = 2.0**-100  # a smaller gradient counts as zero
 
 
 class GradientScaling:
-    """One backward pass: ``enter`` goes around the encoder's output, ``leave`` around its parameters."""
+    """For one backward pass: wrap the encoder's output in ``enter`` and its parameters in ``leave``."""
 
     def __init__(self, per_image: bool) -> None:
         self.per_image = per_image
         self.factor: Tensor | float = 1.0
 
     def enter(self, features: Tensor) -> Tensor:
-        """``features``, in fp32; their gradient is scaled on its way into the encoder."""
+        """``features``, in fp32, whose gradient is scaled when it enters the encoder."""
         result: Tensor = _Enter.apply(features, self)
         return result
 
     def leave(self, affine: Tensor) -> Tensor:
-        """``affine``; its gradient is brought back to its own size."""
+        """``affine``, whose gradient is scaled back when it leaves the encoder."""
         result: Tensor = _Leave.apply(affine, self)
         return result
 
@@ -43,7 +43,7 @@ class _Enter(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         size = gradient.abs()
         largest = size.amax(1, keepdim=True) if ctx.scaling.per_image else size.amax()
-        ctx.scaling.factor = torch.exp2(torch.log2(_SIZE / largest.clamp_min(_SMALLEST)).floor())
+        ctx.scaling.factor = torch.exp2(torch.log2(_TARGET_SIZE / largest.clamp_min(_SMALLEST)).floor())
         return gradient * ctx.scaling.factor, None
 
 

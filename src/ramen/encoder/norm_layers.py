@@ -1,9 +1,9 @@
-"""Normalisation layers whose weight and bias are handed in for every call.
+"""Norm layers whose weight and bias are set anew for every call.
 
-A norm layer normalises, then multiplies by a weight and adds a bias. Here the second half takes whatever
-the caller has put into ``weight`` and ``bias``: one set for all images, or one row for each image. What a
-BatchNorm layer normalises with can be handed in too. Statistics and the affine step are computed in fp32
-(fp64 for a double encoder); the result has the input's type.
+A norm layer normalises, then multiplies by a weight and adds a bias. Here the second step uses what the
+caller has assigned to ``weight`` and ``bias``: one set for all images, or one row per image. The statistics
+of a BatchNorm layer can also be set. Statistics and the affine step are computed in fp32 (fp64 for a double
+encoder); the result has the dtype of the input.
 """
 
 import copy
@@ -20,11 +20,11 @@ _SHAPE_ATTRIBUTES = ("normalized_shape", "num_features", "num_channels", "num_gr
 
 
 class Norm(nn.Module):
-    """Base of the replacements, which differ in how they normalise.
+    """Base class of the replacements, which differ in how they normalise.
 
     ``weight`` and ``bias`` have the shape of the original parameters (shared by all images), or that shape
-    behind an axis of images. ``image_axis`` and ``rows_per_image`` say where the images lie in this
-    layer's input; they matter only in the second case, and for ``statistics``, which BatchNorm alone heeds.
+    after an axis of images. ``image_axis`` and ``rows_per_image`` say where the images are in this layer's
+    input; they matter only in the second case, and for ``statistics``, which only BatchNorm uses.
     """
 
     def __init__(self, original: nn.Module) -> None:
@@ -71,14 +71,12 @@ class Norm(nn.Module):
         return normalised * weight if bias is None else torch.addcmul(bias, normalised, weight)
 
     def _spread(self, parameter: Tensor, x: Tensor) -> Tensor:
-        """``parameter``, one row for each image, in a shape that broadcasts against ``x``.
+        """``parameter``, one row per image, in a shape that broadcasts against ``x``.
 
-        Behind the axis of images it has the shape of the original weight, or no further axis.
+        After the axis of images it has the shape of the original weight, or no further axis.
         """
         if self.image_axis is None:
-            raise RuntimeError(
-                "the encoder has not yet looked where this norm layer's input holds the images"
-            )
+            raise RuntimeError("it is not known yet which axis of this norm layer's input holds the images")
         if self.rows_per_image > 1:
             parameter = parameter.repeat_interleave(self.rows_per_image, dim=0)
         shape = [1] * x.ndim
@@ -104,7 +102,7 @@ class RMSNorm(Norm):
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """See ``Norm.normalise``."""
-        eps = self.eps if self.eps > 0 else None  # None: the resolution of the type, torch's own default
+        eps = self.eps if self.eps > 0 else None  # None: the precision of the dtype, torch's default
         shape = list(self.param_shape)
         if self.channels_first:
             x = x.movedim(1, -1)
@@ -114,7 +112,7 @@ class RMSNorm(Norm):
 
 
 class GroupNorm(Norm):
-    """Over groups of channels; instance norm is the case of one channel a group."""
+    """Over groups of channels; instance norm is the case of one channel per group."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__(original)
@@ -127,9 +125,9 @@ class GroupNorm(Norm):
 
 
 class BatchNorm(Norm):
-    """With the running statistics of the original, unless others are handed in.
+    """With the running statistics of the original, unless ``statistics`` are set.
 
-    Those of a batch make an image's output depend on the other images.
+    Statistics of a batch make an image's output depend on the other images.
     """
 
     running_mean: Tensor
@@ -153,7 +151,7 @@ class BatchNorm(Norm):
 
 
 def find_replacement(layer: nn.Module) -> Callable[[nn.Module], Norm] | None:
-    """The class that replaces ``layer``, or None where it has no affine parameters to adapt."""
+    """The class that replaces ``layer``, or None if it has no affine parameters to adapt."""
     if not isinstance(getattr(layer, "weight", None), Tensor):
         return None
     if isinstance(layer, nn.LayerNorm):
@@ -164,14 +162,14 @@ def find_replacement(layer: nn.Module) -> Callable[[nn.Module], Norm] | None:
         return BatchNorm if layer.running_mean is not None else None
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
         return GroupNorm if layer.running_mean is None else None
-    # Other libraries' own classes (timm, transformers) carry the name and a weight, but share no base class.
+    # The classes of other libraries (timm, transformers) have that name and a weight, but no common base.
     if isinstance(layer, nn.RMSNorm) or "rmsnorm" in type(layer).__name__.lower():
         return RMSNorm
     return None
 
 
 def looks_like_norm(layer: nn.Module) -> bool:
-    """Whether ``layer`` is by its name a norm layer with a weight of its own, trainable or frozen."""
+    """Whether ``layer`` has the name of a norm layer and a weight of its own, trainable or frozen."""
     own = {name for name, _ in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))}
     return "norm" in type(layer).__name__.lower() and "weight" in own
 
@@ -182,9 +180,9 @@ def private_copy(
     device: torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """The module's structure in eval mode, with shared weights that need no gradient and its own buffers.
+    """A copy of the module in eval mode that shares its weights, without gradients, and has its own buffers.
 
-    Weights move to ``device`` and ``dtype`` where these are given; those of ``norm_layers`` keep their type.
+    Weights are moved to ``device`` and ``dtype`` if given; those of ``norm_layers`` keep their dtype.
     """
     layers = (norm_layers or {}).values()
     kept = {id(t) for layer in layers for t in (*layer.parameters(), *layer.buffers())}
@@ -192,7 +190,7 @@ def private_copy(
     def moved(tensor: Tensor) -> Tensor:
         cast = dtype if tensor.is_floating_point() and id(tensor) not in kept else None
         shared = tensor.detach().to(device=device, dtype=cast)
-        return shared.clone() if shared.is_inference() else shared  # those take part in no backward pass
+        return shared.clone() if shared.is_inference() else shared  # autograd refuses inference tensors
 
     memo: dict[int, object] = {
         **{id(p): nn.Parameter(moved(p), requires_grad=False) for p in module.parameters()},
@@ -206,9 +204,9 @@ def private_copy(
         ) from error
     for part in private.modules():
         if getattr(part, "grad_checkpointing", False) is True:
-            part.grad_checkpointing = False  # type: ignore[assignment]  # would run the forward again after the call has ended
+            part.grad_checkpointing = False  # type: ignore[assignment]  # would run the forward pass again after the call
         if isinstance(part, nn.TransformerEncoderLayer):
-            part.activation_relu_or_gelu = 0  # its fused inference kernel would go around the norm layers
+            part.activation_relu_or_gelu = 0  # its fused inference kernel would bypass the norm layers
     return private
 
 
@@ -228,7 +226,7 @@ def replace_norms(
         return by_layer[id(private)], by_name
     for parent in list(private.modules()):
         for name, child in parent._modules.items():
-            if id(child) in by_layer:  # one layer may stand in several places
+            if id(child) in by_layer:  # one layer may be registered several times
                 parent._modules[name] = by_layer[id(child)]
     return private, by_name
 

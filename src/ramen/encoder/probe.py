@@ -1,8 +1,8 @@
 """How an encoder handles its images, found out with two random ones.
 
-Whether an axis of a norm layer's input holds tokens or images cannot be told from one shape (50 tokens, 50
-images). So one image and two are sent through, and the axis that doubles is the one. The same images show
-that the wrapped encoder equals the original, and that each image of a batch is treated on its own.
+One shape does not show whether an axis of a norm layer's input holds tokens or images (50 tokens, 50 images).
+So the encoder is called with one image and with two, and the axis that doubles holds the images. The same
+images show that the wrapped encoder equals the original, and that it treats each image of a batch separately.
 """
 
 import warnings
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ramen.encoder.norm_layers import Norm, private_copy
 
-Forward = Callable[[Tensor, Tensor], Tensor]  # images and a flat vector, or a row for each image, to features
+Forward = Callable[[Tensor, Tensor], Tensor]  # images and a flat vector, or one row per image, to features
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeResult:
     """The width of the features, and the norm layers whose input does not depend on the images."""
 
     embed_dim: int
@@ -34,26 +34,26 @@ def probe(
     base: Tensor,
     image_shape: tuple[int, ...],
     tolerance: float,
-) -> Finding:
-    """Place the images in every norm layer's input; raise ValueError where that cannot be done."""
+) -> ProbeResult:
+    """Find and set the axis of the images in every norm layer's input; raise ValueError if there is none."""
     generator = torch.Generator().manual_seed(0)
     pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
-    with _recorded(norms) as one:
+    with _recorded_inputs(norms) as one:
         _attempt(owner, lambda: forward(pair[:1], base), pair[:1])
-    with _recorded(norms) as two:
+    with _recorded_inputs(norms) as two:
         features = _attempt(owner, lambda: forward(pair, base), pair)
     blind = frozenset(name for name in norms if two[name] and _is_blind(one[name], two[name]))
     if blind:
-        return Finding(features.shape[1], blind)
+        return ProbeResult(features.shape[1], blind)
     for name, norm in norms.items():
-        _place(name, norm, one[name], two[name])
+        _set_image_axis(name, norm, one[name], two[name])
     _compare_with_original(owner, owner_dtype, norms, two, pair, features, tolerance)
     _compare_rows(owner, forward, base, pair, generator, tolerance)
-    return Finding(features.shape[1], blind)
+    return ProbeResult(features.shape[1], blind)
 
 
-class _recorded:  # noqa: N801 - reads like a function where it is used
-    """Context that collects the input of every call of the named layers."""
+class _recorded_inputs:  # noqa: N801 - reads like a function in a with statement
+    """A block during which the inputs of every call of the named layers are collected."""
 
     def __init__(self, layers: Mapping[str, nn.Module]) -> None:
         self.layers = layers
@@ -86,21 +86,21 @@ def _is_blind(one: list[Tensor], two: list[Tensor]) -> bool:
     return all(a.shape == b.shape for a, b in zip(one, two, strict=True))
 
 
-def _place(name: str, norm: Norm, one: list[Tensor], two: list[Tensor]) -> None:
+def _set_image_axis(name: str, norm: Norm, one: list[Tensor], two: list[Tensor]) -> None:
     if not two:
         warnings.warn(
-            f"norm layer {name!r} takes no part in the forward pass: its place in the flat vector is idle",
+            f"norm layer {name!r} takes no part in the forward pass: its parameters have no effect",
             stacklevel=6,
         )
         return
-    places = {_image_axis(name, a, b) for a, b in zip(one, two, strict=True)}
-    if len(places) > 1:
+    axes = {_image_axis(name, a, b) for a, b in zip(one, two, strict=True)}
+    if len(axes) > 1:
         shapes = ", ".join(str(tuple(x.shape)) for x in two)
         raise ValueError(
             f"norm layer {name!r} cannot be given parameters for each image: it is called several times, "
             f"with the images in different places of its input (shapes for two images: {shapes})"
         )
-    ((norm.image_axis, norm.rows_per_image),) = places
+    ((norm.image_axis, norm.rows_per_image),) = axes
 
 
 def _image_axis(name: str, one: Tensor, two: Tensor) -> tuple[int, int]:
@@ -132,13 +132,13 @@ def _compare_with_original(
 ) -> None:
     original = private_copy(owner)
     device = next(original.parameters()).device
-    with _recorded({name: original.get_submodule(name) for name in norms}) as expected_calls:
+    with _recorded_inputs({name: original.get_submodule(name) for name in norms}) as expected_calls:
         expected = pooled(original(images.to(device, owner_dtype))).to(features.device, torch.float32)
     bypassed = [name for name in norms if len(calls[name]) != len(expected_calls[name])]
     if bypassed:
         raise ValueError(
             f"{type(owner).__name__} cannot be wrapped: it calls norm layers {', '.join(bypassed)} other "
-            "than as its submodules (from a plain list, say), where they cannot be replaced"
+            "than as its submodules (from a plain list, say), so that they cannot be replaced"
         )
     if not expected.isfinite().all():
         raise ValueError(f"{type(owner).__name__} cannot be wrapped: its own output is not finite")
@@ -158,7 +158,7 @@ def _compare_rows(
     generator: torch.Generator,
     tolerance: float,
 ) -> None:
-    """Two images with a row of parameters each, together and alone."""
+    """Compare two images with their own parameters in one batch, and one by one."""
     noise = torch.randn((2, len(base)), generator=generator, dtype=torch.float32, device="cpu").to(base)
     rows = base + 0.05 * noise
     together = forward(pair, rows)
@@ -167,7 +167,7 @@ def _compare_rows(
     if not error <= tolerance:
         raise ValueError(
             f"{type(owner).__name__} cannot be wrapped: an image's output depends on the other images of its "
-            f"batch (alone and among others it differs by {error:.1%})"
+            f"batch (alone it differs by {error:.1%})"
         )
 
 
@@ -178,7 +178,7 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 
 
 def pooled(output: object) -> Tensor:
-    """The image features of an encoder's output: CoCa-like towers return tokens beside them."""
+    """The image features in an encoder's output: towers like CoCa's return them with the tokens."""
     features = output[0] if isinstance(output, tuple | list) and output else output
     if not isinstance(features, Tensor) or features.ndim != 2:
         came = tuple(features.shape) if isinstance(features, Tensor) else type(output).__name__

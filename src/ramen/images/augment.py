@@ -1,9 +1,8 @@
 """The strong augmentation of images in [0, 1] that RoTTA's student is trained on.
 
-Colours are changed in a random order, then follow a rotation with shift and zoom, a slight blur, a flip and
-noise. One draw serves a whole batch, only the noise differs between its images. The operations are those of
-torchvision under the same names, for a batch on its own device and in a form that never copies a number
-from or to it.
+Colours are changed in a random order; a rotation with shift and zoom, a slight blur, a flip and noise follow.
+One draw is used for a whole batch, only the noise differs between its images. The operations are those of
+torchvision under the same names, for a batch on its own device, and never copy a number to or from it.
 """
 
 import math
@@ -32,13 +31,13 @@ _GREY = (0.2989, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class Draw:
-    """What chance decides, once for a batch."""
+    """The random choices for one batch."""
 
     order: tuple[str, ...]  # of the colour changes
     brightness: float
     contrast: float
     saturation: float
-    hue: float  # of a full turn
+    hue: float  # as a fraction of a full turn
     gamma: float
     angle: float  # degrees
     scale: float
@@ -49,7 +48,7 @@ class Draw:
 
 
 def draw(size: tuple[int, int], generator: torch.Generator) -> Draw:
-    """Draw for images of this height and width, from a generator on the CPU."""
+    """The random choices for images of this height and width, from a generator on the CPU."""
     order = torch.randperm(len(_COLOURS), generator=generator, device="cpu").tolist()
     uniform = torch.rand(len(_RANGES) + 3, generator=generator, dtype=torch.float64, device="cpu").tolist()
     seed = torch.randint(2**62, (), generator=generator, device="cpu").item()
@@ -68,7 +67,7 @@ def draw(size: tuple[int, int], generator: torch.Generator) -> Draw:
 
 
 def augment(images: Tensor, drawn: Draw) -> Tensor:
-    """Images ``(B, 3, H, W)`` in fp32 or fp64, brought to [0, 1] if they are not, augmented."""
+    """Augment images ``(B, 3, H, W)`` in fp32 or fp64, which are first clipped to [0, 1]."""
     images = images.clamp(0, 1)
     for name in drawn.order:
         images = CHANGES[name](images, getattr(drawn, name))
@@ -110,10 +109,10 @@ def gamma(images: Tensor, exponent: float) -> Tensor:
 
 
 def hue(images: Tensor, turn: float) -> Tensor:
-    """Turn the colour circle by a part of a full turn."""
+    """Rotate the colour circle by a fraction of a full turn."""
     red, green, blue = images.unbind(1)
     value, chroma = images.amax(1), images.amax(1) - images.amin(1)
-    safe = torch.where(chroma == 0, 1, chroma)  # grey has no hue, any will do
+    safe = torch.where(chroma == 0, 1, chroma)  # grey has no hue; any value will do
     sector = torch.where(
         value == red,
         (green - blue) / safe,
@@ -130,10 +129,10 @@ def hue(images: Tensor, turn: float) -> Tensor:
 
 
 def moved(images: Tensor, angle: float, shift: tuple[int, int], scale: float, margin: int = 0) -> Tensor:
-    """Rotate, zoom about the centre, then shift; beyond its edges an image goes on as they are.
+    """Rotate, zoom about the centre, then shift; beyond its edges, an image repeats them.
 
-    The result has ``margin`` pixels more on each side. Equal to padding by repeated edges, moving with
-    bilinear interpolation and cropping, without the large image between them.
+    The result has ``margin`` more pixels on each side. The same as padding with repeated edges, moving with
+    bilinear interpolation and cropping, without the large image in between.
     """
     height, width = images.shape[2:]
     x, y = (
@@ -149,7 +148,7 @@ def moved(images: Tensor, angle: float, shift: tuple[int, int], scale: float, ma
 
 
 def blurred(images: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur over five pixels; the result lacks two pixels on each side."""
+    """Gaussian blur over five pixels; the result has two pixels less on each side."""
     offsets = range(-_BLUR_REACH, _BLUR_REACH + 1)
     weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in offsets]
     total = sum(weights)

@@ -1,7 +1,9 @@
-"""Triton kernels, for GPUs. The plain torch that each must equal is named beside it.
+"""Triton kernels for GPUs, each beside the plain torch function that it must equal.
 
-Nothing here waits for the device, and everything can be captured in a CUDA graph. The modules import Triton;
-``available`` says whether they can be imported.
+A module here holds the functions that the rest of the package calls, their plain torch form and the code that
+launches the Triton programs, which are in the module of the same name in ``ramen.kernels.programs``. Only
+``load`` imports those, so that everything else works without Triton. No kernel waits for the device, and all
+can be recorded in a CUDA graph.
 """
 
 import contextlib
@@ -13,36 +15,38 @@ from typing import Any
 
 import torch
 
-OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # of every launch
+LAUNCH_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # of the programs that move and sum stored rows
 
 
 @cache
 def available() -> bool:
-    """Whether Triton is installed; torch brings it on Linux."""
+    """Whether Triton is installed; torch installs it on Linux."""
     return importlib.util.find_spec("triton") is not None
 
 
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """Launch on ``device``; on the CPU, where only Triton's interpreter runs, there is nothing to choose."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+@cache
+def usable_on(device: torch.device, minimum_capability: tuple[int, int] = (7, 0)) -> bool:
+    """Whether Triton can compile for ``device``, a GPU of at least this CUDA compute capability."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < minimum_capability:
+        return False
+    return available()
 
 
 @cache
-def usable_on(device: torch.device, least: tuple[int, int] = (7, 0)) -> bool:
-    """Whether Triton can compile for this device, and the device is of the ``least`` generation or later."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= least and available()
+def load(name: str) -> Any:
+    """The module of Triton programs of that name."""
+    return importlib.import_module(f"ramen.kernels.programs.{name}")
+
+
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """A block that launches on ``device``; does nothing for the CPU, on which only the interpreter runs."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def power_of_two(size: int) -> int:
-    """The smallest one that holds ``size``: tiles have such sides.
+    """The smallest power of two that is at least ``size``: the sides of a tile must be one.
 
     >>> power_of_two(197), power_of_two(64)
     (256, 64)
     """
     return 1 << (size - 1).bit_length()
-
-
-@cache
-def load(name: str) -> Any:
-    """The module of Triton programs of that name; imported here, as the CPU does without Triton."""
-    return importlib.import_module(f"ramen.kernels.programs.{name}")

@@ -1,4 +1,4 @@
-"""GELU as it is, in its tanh form and as OpenAI's CLIP has it: one pass over the memory each way."""
+"""GELU: exact, in its tanh approximation, and as in OpenAI's CLIP. Each pass reads the memory once."""
 
 import torch
 import torch.nn.functional as F
@@ -13,27 +13,29 @@ _BLOCK = 4096
 
 
 def forward(x: Tensor, kind: str) -> Tensor:
-    """The activation of ``x``, contiguous, in its type."""
-    if _fused(x):
-        output = torch.empty_like(x)
-        with kernels.on(x.device):
-            kernels.load("activation").activate[_grid(x)](
-                x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
-            )
-        return output
+    """The activation of a contiguous ``x``, in its dtype."""
+    return _forward_triton(x, kind) if _uses_triton(x) else _forward_torch(x, kind)
+
+
+def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
+    """The gradient of ``x``, given that of the activation, which may be overwritten."""
+    return _backward_triton(gradient, x, kind) if _uses_triton(x) else _backward_torch(gradient, x, kind)
+
+
+def _uses_triton(x: Tensor) -> bool:
+    return kernels.usable_on(x.device) and x.dtype != torch.float64
+
+
+# -- plain torch ------------------------------------------------------------------------------------
+
+
+def _forward_torch(x: Tensor, kind: str) -> Tensor:
     if kind == "quick_gelu":
         return x * torch.sigmoid(_QUICK * x)
     return F.gelu(x, approximate=_APPROXIMATION[kind])
 
 
-def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
-    """The gradient of ``x``, given that of the activation, which is overwritten."""
-    if _fused(x):
-        with kernels.on(x.device):
-            kernels.load("activation").activate_backward[_grid(x)](
-                gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
-            )
-        return gradient
+def _backward_torch(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     if kind == "quick_gelu":
         gate = torch.sigmoid(_QUICK * x)
         return gradient * gate * (1 + _QUICK * x * (1 - gate))
@@ -41,8 +43,24 @@ def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     return result
 
 
-def _fused(x: Tensor) -> bool:
-    return kernels.usable_on(x.device) and x.dtype != torch.float64
+# -- Triton -----------------------------------------------------------------------------------------
+
+
+def _forward_triton(x: Tensor, kind: str) -> Tensor:
+    output = torch.empty_like(x)
+    with kernels.current_device(x.device):
+        kernels.load("activation").activate[_grid(x)](
+            x, output, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
+        )
+    return output
+
+
+def _backward_triton(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
+    with kernels.current_device(x.device):
+        kernels.load("activation").activate_backward[_grid(x)](
+            gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4
+        )
+    return gradient
 
 
 def _grid(x: Tensor) -> tuple[int]:

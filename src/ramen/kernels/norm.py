@@ -1,11 +1,11 @@
-"""Layer norm with a weight and a bias for each image, joined with the addition before it.
+"""Layer norm with a weight and a bias per image, fused with the addition before it.
 
-Forward: ``total = x + delta``, normalise every token of ``total``, then that image's weight and bias.
-Backward: the gradient of ``total``, and, straight into the rows of one table, each image's gradient of weight
-and bias. In Triton both touch every token once; in plain torch they are a dozen passes over the same memory.
+Forward: ``total = x + delta``; normalise every token of ``total``; apply that image's weight and bias.
+Backward: the gradient of ``total``, and each image's gradient of weight and bias, written straight into its
+row of one table. Triton reads every token once each way; plain torch makes a dozen passes over the memory.
 
-Parameters lie in the flat vector of all norm layers, one row for each image or one for all: ``Place`` says
-where in a row.
+Parameters are in the flat vector of all norm layers, one vector for all images or one row per image:
+``AffinePlace`` says where in it.
 """
 
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from torch import Tensor
 
 from ramen import kernels
 
-# An image's tokens are cut into chunks, whose gradients a GPU sums side by side; measured: this many programs
-# keep one busy, and fewer chunks would leave it idle where more would only write more.
-_PROGRAMS = 500
+# An image's tokens are divided into chunks, whose gradients a GPU sums in parallel. Measured: this many
+# programs keep a GPU busy; with fewer chunks it would be idle, and more would only write more.
+_ENOUGH_PROGRAMS = 500
 _FEWEST_CHUNKS, _MOST_CHUNKS = 8, 64
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a layer's weight and bias begin in the flat vector; either may be missing."""
+class AffinePlace:
+    """A layer norm whose weight and bias start at these positions of the flat vector; None: it has none."""
 
     weight: int | None
     bias: int | None
@@ -32,43 +32,43 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Normalised:
-    """A normalised batch, and what its backward pass needs."""
+class NormResult:
+    """The output of a norm, and what its backward pass needs."""
 
-    total: Tensor  # (B, T, D), what was normalised
+    total: Tensor  # (B, T, D), the sum that was normalised
     output: Tensor  # (B, T, D)
     mean: Tensor  # (B, T), fp32
-    scale: Tensor  # (B, T), one over the deviation, fp32
+    scale: Tensor  # (B, T), one over the standard deviation, fp32
 
 
-def new_rows(affine: Tensor, images: int) -> Tensor:
-    """Room for what ``backward`` writes, ``(images, chunks, G)``.
+def new_gradient_rows(affine: Tensor, images: int) -> Tensor:
+    """A buffer ``(images, chunks, G)`` that ``backward`` writes to.
 
-    Its sum over chunks is the gradient, once every layer has been there.
+    Its sum over chunks is the gradient, once every layer has written its part.
     """
-    chunks = _chunks(images) if _fused(affine) else 1
+    chunks = _chunks(images) if _uses_triton(affine) else 1
     return torch.empty((images, chunks, affine.shape[-1]), dtype=affine.dtype, device=affine.device)
 
 
 def forward(
-    x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None = None
-) -> Normalised:
+    x: Tensor, delta: Tensor | None, affine: Tensor, place: AffinePlace, shift: Tensor | None = None
+) -> NormResult:
     """Normalise ``x + delta``.
 
     Args:
-        x: ``(B, T, D)``; tokens lie side by side, images may be apart.
-        delta: What is added first, ``(B, T, D)``, or ``(T, D)`` for every image, or None.
-        affine: The flat vector ``(G,)``, or a row for each image ``(B, G)``.
-        place: Where in it.
-        shift: ``(D,)``, also added to every token, but not in ``total``: the result is for no ``backward``.
+        x: ``(B, T, D)``; the tokens of an image are contiguous, there may be gaps between images.
+        delta: Added first: ``(B, T, D)``, or ``(T, D)`` for every image, or None.
+        affine: The flat vector ``(G,)``, or one row per image ``(B, G)``.
+        place: Where in it this layer's parameters are.
+        shift: ``(D,)``, also added to every token, but not to ``total``. Such a result has no ``backward``.
     """
-    if _fused(affine):
+    if _uses_triton(affine):
         return _forward_triton(x, delta, affine, place, shift)
     return _forward_torch(x, delta, affine, place, shift)
 
 
 def backward(
-    gradient: Tensor, saved: Normalised, affine: Tensor, place: Place, skip: Tensor | None, rows: Tensor
+    gradient: Tensor, saved: NormResult, affine: Tensor, place: AffinePlace, skip: Tensor | None, rows: Tensor
 ) -> Tensor:
     """The gradient of ``total``; that of weight and bias goes into ``rows``.
 
@@ -77,15 +77,15 @@ def backward(
         saved: What ``forward`` returned.
         affine: As in ``forward``.
         place: As in ``forward``.
-        skip: What reaches ``total`` on other ways, ``(B, T, D)``, or None.
-        rows: What ``new_rows`` gave.
+        skip: The gradient that reaches ``total`` around the norm, ``(B, T, D)``, or None.
+        rows: The buffer from ``new_gradient_rows``.
     """
-    if _fused(affine):
+    if _uses_triton(affine):
         return _backward_triton(gradient, saved, affine, place, skip, rows)
     return _backward_torch(gradient, saved, affine, place, skip, rows)
 
 
-def _fused(affine: Tensor) -> bool:
+def _uses_triton(affine: Tensor) -> bool:
     return kernels.usable_on(affine.device) and affine.dtype == torch.float32
 
 
@@ -101,15 +101,15 @@ def _part(affine: Tensor, start: int | None, width: int) -> Tensor | None:
 
 
 def _forward_torch(
-    x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None
-) -> Normalised:
+    x: Tensor, delta: Tensor | None, affine: Tensor, place: AffinePlace, shift: Tensor | None
+) -> NormResult:
     total = x if delta is None else x + delta
     wide = total.to(torch.promote_types(total.dtype, torch.float32))
     wide = wide if shift is None else wide + shift
     weight, bias = _part(affine, place.weight, place.width), _part(affine, place.bias, place.width)
     if affine.ndim == 1:
         output, mean, scale = torch.native_layer_norm(wide, [place.width], weight, bias, place.eps)
-        return Normalised(total, output.to(x.dtype), mean[..., 0], scale[..., 0])
+        return NormResult(total, output.to(x.dtype), mean[..., 0], scale[..., 0])
     output, mean, scale = torch.native_layer_norm(wide, [place.width], None, None, place.eps)
     if weight is not None and bias is not None:
         output = torch.addcmul(bias, output, weight)
@@ -117,11 +117,11 @@ def _forward_torch(
         output = output * weight
     elif bias is not None:
         output = output + bias
-    return Normalised(total, output.to(x.dtype), mean[..., 0], scale[..., 0])
+    return NormResult(total, output.to(x.dtype), mean[..., 0], scale[..., 0])
 
 
 def _backward_torch(
-    gradient: Tensor, saved: Normalised, affine: Tensor, place: Place, skip: Tensor | None, rows: Tensor
+    gradient: Tensor, saved: NormResult, affine: Tensor, place: AffinePlace, skip: Tensor | None, rows: Tensor
 ) -> Tensor:
     wide = gradient.to(saved.mean.dtype)
     scale = saved.scale[..., None]
@@ -132,8 +132,9 @@ def _backward_torch(
         rows[:, 0, place.bias : place.bias + place.width] = wide.sum(1)
     weight = _part(affine, place.weight, place.width)
     wide = wide if weight is None else wide * weight
-    along = (wide * normalised).mean(-1, keepdim=True)
-    total = scale * (wide - wide.mean(-1, keepdim=True) - normalised * along)
+    mean_gradient = wide.mean(-1, keepdim=True)
+    mean_product = (wide * normalised).mean(-1, keepdim=True)
+    total = scale * (wide - mean_gradient - normalised * mean_product)
     total = total if skip is None else total + skip
     return total.to(gradient.dtype)
 
@@ -141,33 +142,33 @@ def _backward_torch(
 # -- Triton -----------------------------------------------------------------------------------------
 
 
-# Sizes are the fastest of those measured. Forward, a program takes some tokens at once; backward, its
-# chunk's one by one while the next ones come, with so few warps that sums over a token need no others.
-_FORWARD_NUMBERS, _FORWARD_WARPS = 2048, 4
-_STAGES, _BACKWARD_WARPS = 3, 2
+# The fastest sizes of those measured. Forward, a program handles several tokens at once. Backward, it handles
+# those of its chunk one by one while the next ones are loading; few warps make sums over a token fast.
+_FORWARD_TILE_SIZE, _FORWARD_WARPS = 2048, 4
+_BACKWARD_STAGES, _BACKWARD_WARPS = 3, 2
 
 
-def _options(place: Place) -> dict[str, int]:
-    """What every program is told of its layer."""
+def _options(place: AffinePlace) -> dict[str, int]:
+    """The compile-time constants that describe a layer."""
     has = {"HAS_WEIGHT": place.weight is not None, "HAS_BIAS": place.bias is not None}
     return {**has, "COLUMNS": kernels.power_of_two(place.width)}
 
 
 def _chunks(images: int) -> int:
-    return min(_MOST_CHUNKS, max(_FEWEST_CHUNKS, _PROGRAMS // images))
+    return min(_MOST_CHUNKS, max(_FEWEST_CHUNKS, _ENOUGH_PROGRAMS // images))
 
 
 def _forward_triton(
-    x: Tensor, delta: Tensor | None, affine: Tensor, place: Place, shift: Tensor | None
-) -> Normalised:
+    x: Tensor, delta: Tensor | None, affine: Tensor, place: AffinePlace, shift: Tensor | None
+) -> NormResult:
     images, tokens, width = x.shape
     options = _options(place)
-    tile = max(1, _FORWARD_NUMBERS // options["COLUMNS"])
+    tile = max(1, _FORWARD_TILE_SIZE // options["COLUMNS"])
     total = x if delta is None else torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     output = torch.empty((images, tokens, width), dtype=x.dtype, device=x.device)
     mean = torch.empty((images, tokens), dtype=torch.float32, device=x.device)
     scale = torch.empty_like(mean)
-    with kernels.on(affine.device):
+    with kernels.current_device(affine.device):
         kernels.load("norm").norm_forward[(images, -(-tokens // tile))](
             x,
             x.stride(0),
@@ -191,17 +192,17 @@ def _forward_triton(
             num_warps=_FORWARD_WARPS,
             **options,
         )
-    return Normalised(total, output, mean, scale)
+    return NormResult(total, output, mean, scale)
 
 
 def _backward_triton(
-    gradient: Tensor, saved: Normalised, affine: Tensor, place: Place, skip: Tensor | None, rows: Tensor
+    gradient: Tensor, saved: NormResult, affine: Tensor, place: AffinePlace, skip: Tensor | None, rows: Tensor
 ) -> Tensor:
     images, tokens, width = gradient.shape
     chunks = rows.shape[1]
     options = _options(place)
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
-    with kernels.on(affine.device):
+    with kernels.current_device(affine.device):
         kernels.load("norm").norm_backward[(images, chunks)](
             gradient,
             gradient.stride(0),
@@ -222,7 +223,7 @@ def _backward_triton(
             width,
             -(-tokens // chunks),
             HAS_SKIP=skip is not None,
-            STAGES=_STAGES,
+            STAGES=_BACKWARD_STAGES,
             num_warps=_BACKWARD_WARPS,
             **options,
         )

@@ -1,8 +1,8 @@
-"""Host memory that a GPU reads and writes by itself.
+"""Pinned host memory that kernels on a GPU read and write directly.
 
-Tables too large for the GPU lie in page-locked host memory, which kernels reach over the bus: nobody copies
-on the host, and nobody waits. The memory is mapped for this alone and registered with CUDA, so it is as large
-as was asked for; torch's own pinned tensors are rounded up to powers of two.
+Tables too large for the GPU are in pinned host memory, which kernels reach over the bus: the host copies
+nothing and waits for nothing. The pages are mapped for one table and registered with CUDA, so they take no
+more memory than the table; torch's own pinned tensors are rounded up to powers of two.
 """
 
 import math
@@ -13,16 +13,18 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ramen.kernels import rows
+
 
 class _Pages(mmap.mmap):
     """Anonymous pages; a subclass, since a plain ``mmap`` takes no weak reference."""
 
 
 def shared_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A CPU tensor of zeros that kernels on ``device`` may use. It lives as long as any view of it.
+    """A CPU tensor of zeros that kernels on ``device`` can use. It lives as long as any view of it.
 
     Raises:
-        MemoryError: The system does not let so much memory be page-locked.
+        MemoryError: The system does not allow to pin so much memory.
     """
     _check_once(device)
     return _registered_zeros(shape, dtype, device)
@@ -38,25 +40,23 @@ def _registered_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.
     if int(error):
         reason = torch.cuda.cudart().cudaGetErrorString(error)
         raise MemoryError(
-            f"{size} bytes of host memory could not be page-locked for {device} ({reason}): lower capacity, "
-            "choose a smaller codec, or placement='cpu', which needs no page-locked memory"
+            f"{size} bytes of host memory could not be pinned for {device} ({reason}): lower capacity, "
+            "choose a smaller codec, or placement='cpu', which needs no pinned memory"
         )
-    # Runs when the last view is gone, just before the pages go; at the end of the process all goes anyway.
+    # Runs after the last view is gone and before the pages are; not needed when the process ends.
     weakref.finalize(pages, _release, address, device).atexit = False
     return tensor
 
 
 def _release(address: int, device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # a kernel may still be at work on it
+    torch.cuda.synchronize(device)  # a kernel may still use it
     with torch.cuda.device(device):
         torch.cuda.cudart().cudaHostUnregister(address)
 
 
 @cache
 def _check_once(device: torch.device) -> None:
-    """See a kernel write host memory and read it back, before anything is trusted to it."""
-    from ramen.kernels import rows
-
+    """Test that kernels write host memory and read it back, before any data depends on it."""
     values = torch.arange(1, 65, dtype=torch.int32, device=device).view(2, 32)
     order = torch.tensor([1, 0], device=device)
     table = _registered_zeros((2, 32), torch.int32, device)
@@ -66,5 +66,5 @@ def _check_once(device: torch.device) -> None:
     torch.cuda.synchronize(device)
     if not (torch.equal(table.flip(0), values.cpu()) and torch.equal(back, values)):
         raise RuntimeError(
-            f"{device} does not see page-locked host memory as it should: use placement='encoder' or 'cpu'"
+            f"{device} does not read and write pinned host memory correctly: use placement='encoder' or 'cpu'"
         )

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from ramen.kernels.rows import copy_rows, copy_rows_sparingly
 from ramen.memory.codecs import Codec
 
 _MOST_BYTES = 2**30  # of the table on the GPU
@@ -87,8 +88,6 @@ class FetchAhead:
         self._fresh.copy_(self._guessed)
 
     def _start(self, queries: Tensor) -> None:
-        from ramen.kernels.rows import copy_rows_sparingly
-
         self._guessed.scatter_(0, self._guess(queries).flatten(), 1)
         torch.sub(self._guessed.cumsum(0), 1, out=self._place)
         copy_rows_sparingly(self._stored[:, : self.width], self._guessed, self._place, self.table)
@@ -104,8 +103,6 @@ class FetchAhead:
 
     def places(self, rows: Tensor) -> Tensor:
         """Where ``rows`` are in ``table``, which holds them all from now on, as they are now."""
-        from ramen.kernels.rows import copy_rows
-
         if rows.numel() > self._picks and len(self.table) < len(self._stored):
             raise ValueError(f"rows must be at most {self._picks}, got {rows.numel()}")
         needed = marked(len(self._stored), rows)

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen import kernels
+from ramen.kernels import sums
+from ramen.kernels.rows import copy_rows
 from ramen.memory.codecs import Codec, PackedCodec
 from ramen.memory.fetch_ahead import FetchAhead, marked
 from ramen.utils import checks, split_precision
@@ -97,7 +99,7 @@ def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     # about 1, by a power of two.
     largest = spread.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     largest = torch.exp2(torch.log2(largest).ceil())
-    return split_precision.join(split_precision.split_product(spread / largest, pool)) * largest
+    return split_precision.sum_parts(split_precision.product_in_parts(spread / largest, pool)) * largest
 
 
 # -- kernels ------------------------------------------------------------------------------------------
@@ -123,8 +125,6 @@ def _sum_from_host(
     out: Tensor,
     ahead: FetchAhead | None,
 ) -> None:
-    from ramen.kernels.rows import copy_rows
-
     first = 0
     if ahead is not None and ahead.width:
         _sum_panel(codec, ahead.table, scales, ahead.places(rows), rows, weights, out, 0)
@@ -152,8 +152,6 @@ def _sum_panel(
     out: Tensor,
     first: int,
 ) -> None:
-    from ramen.kernels import sums
-
     if isinstance(codec, PackedCodec):
         tables = codec.blocks.tables(weights.device)
         units = sums.Units(tables.block, tables.start, tables.stop)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ramen import kernels
 from ramen.kernels.pinned_memory import shared_zeros
+from ramen.kernels.rows import write_rows
 from ramen.memory.stream_memory import expect, expect_finite
 from ramen.utils.numerics import aligned
 
@@ -63,8 +64,6 @@ class RowTable:
         column, table = self.columns[name], self._tensors[name]
         beside = table.device == rows.device and kernels.usable_on(rows.device)
         if column.shared or (beside and column.width):
-            from ramen.kernels.rows import write_rows
-
             write_rows(table, rows, values)
         else:
             table[rows.to(column.device)] = values.to(column.device)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ramen.images.preprocess import Picture, Preprocess
+from ramen.images.preprocess import ImageInput, Preprocess
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import parse_dtype, upload
 
-Batch = Picture | Sequence[Picture]
+Batch = ImageInput | Sequence[ImageInput]
 
 
 def prefetch(

@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, not on when they are drawn.
+"""Random numbers that depend on what they are used for, not on when they are drawn.
 
-A score for every pair of a query and an entry, decided by a seed and the two stream numbers alone: the same
-on every device and however the stream is cut into batches, and with no state that would have to be saved.
+Every pair of a query and an entry has a score that depends only on a seed and on the two stream numbers. It
+is the same on every device and for every batch size, and there is no generator state to save.
 """
 
 import torch
@@ -21,14 +21,14 @@ def pair_scores(seed: int, queries: Tensor, entries: Tensor) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The finaliser of splitmix64; products wrap around."""
+    """The finaliser of splitmix64; products overflow on purpose."""
     x = (x ^ _shift(x, 30)) * _signed(_MIX_1)
     x = (x ^ _shift(x, 27)) * _signed(_MIX_2)
     return x ^ _shift(x, 31)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """A shift to the right that brings in zeros: int64 would bring in the sign."""
+    """A right shift that fills with zeros; that of int64 fills with the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 

@@ -1,29 +1,29 @@
-"""Products with matrices in half precision that lose nothing of the other factor.
+"""Products with half-precision matrices that round neither factor.
 
-The factor is split into two numbers of the matrix's type whose sum it is. Both go through one product, which
-sums in fp32.
+The fp32 factor is split into two half-precision numbers whose sum it is: the rounded number, and the
+remainder that rounding has left. Both go through one product, which is summed in fp32.
 """
 
 import torch
 from torch import Tensor
 
-REST_SCALE = 2.0**11  # what the rounding to half precision leaves is smaller by that much
+REMAINDER_SCALE = 2.0**11  # brings the remainder to about the size of the number
 
 
-def split_product(factor: Tensor, matrix: Tensor) -> Tensor:
-    """``factor @ matrix`` in two parts, one below the other, ``(2 n, m)`` in fp32; ``join`` adds them up.
+def product_in_parts(factor: Tensor, matrix: Tensor) -> Tensor:
+    """``factor @ matrix`` in two parts, one below the other, ``(2 n, m)`` in fp32; ``sum_parts`` adds them.
 
     Args:
-        factor: ``(n, k)`` in fp32, of a size that half precision holds.
+        factor: ``(n, k)`` in fp32, within the range of half precision.
         matrix: ``(k, m)`` in half precision, on a GPU.
     """
     rounded = factor.to(matrix.dtype)
-    rest = ((factor - rounded.float()) * REST_SCALE).to(matrix.dtype)
-    product: Tensor = torch.mm(torch.cat([rounded, rest]), matrix, out_dtype=torch.float32)
+    remainder = ((factor - rounded.float()) * REMAINDER_SCALE).to(matrix.dtype)
+    product: Tensor = torch.mm(torch.cat([rounded, remainder]), matrix, out_dtype=torch.float32)
     return product
 
 
-def join(product: Tensor) -> Tensor:
-    """The product ``(n, m)`` of its two parts."""
-    first, rest = product.chunk(2)
-    return first + rest / REST_SCALE
+def sum_parts(product: Tensor) -> Tensor:
+    """The product ``(n, m)``, given its two parts ``(2 n, m)``."""
+    rounded, remainder = product.chunk(2)
+    return rounded + remainder / REMAINDER_SCALE

@@ -1,1 +1,1 @@
-"""What runs on the GPU: one file for each of the functions in ``ramen.kernels``. Needs triton."""
+"""The Triton programs, one module for each in ``ramen.kernels``. Importing them needs Triton."""

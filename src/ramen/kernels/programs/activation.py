@@ -1,4 +1,4 @@
-"""The programs behind ``ramen.kernels.activation``; ``KIND`` counts in its ``KINDS``."""
+"""The programs behind ``ramen.kernels.activation``; ``KIND`` is an index into its ``KINDS``."""
 
 import triton
 import triton.language as tl
@@ -13,7 +13,7 @@ def _tanh(x):
 def _erf(x, bell):
     """The error function to 5e-7, given ``bell = exp(-x * x)`` (Abramowitz and Stegun 7.1.26).
 
-    The library's own takes so long that it, not the memory, would decide the kernel's speed.
+    Triton's own is so slow that it would limit the program's speed, instead of the memory.
     """
     t = 1.0 / (1.0 + 0.3275911 * tl.abs(x))
     tail = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
@@ -36,7 +36,7 @@ def activate(x_pointer, output_pointer, size, KIND: tl.constexpr, BLOCK: tl.cons
 
 @triton.jit
 def activate_backward(gradient_pointer, x_pointer, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """Its derivative times the gradient, in the gradient's place."""
+    """The derivative times the gradient, which it overwrites."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_pointer + place, mask=place < size, other=0.0).to(tl.float32)
     gradient = tl.load(gradient_pointer + place, mask=place < size, other=0.0).to(tl.float32)

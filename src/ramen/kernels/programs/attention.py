@@ -1,13 +1,13 @@
 """The programs behind ``ramen.kernels.attention``.
 
 ``qkv`` holds, for every token, the queries of all heads side by side, then the keys, then the values. A
-program is responsible for ``ROWS`` tokens of one head of one image. It looks at the others in pieces of
-``COLUMNS``, then at what is left of them in one of ``LAST_COLUMNS``, 0 where nothing is left.
+program handles ``ROWS`` tokens of one head of one image. It loops over all tokens of that image in pieces of
+``COLUMNS``; the last piece, of ``LAST_COLUMNS``, holds the remaining ones, and is 0 if there are none.
 
-Where an image has a single query, a program is responsible for one head of one image, and holds all its keys
-and values, which lie side by side without queries.
+If an image has a single query, a program handles one head of one image, and holds all its keys and values,
+which are side by side without queries.
 
-Exponents are to the base of two, and so is ``lse``, the logarithm of a query's sum of exponentials.
+Exponentials are to the base of two, and so is ``lse``, the logarithm of a query's sum of exponentials.
 """
 
 import triton
@@ -18,15 +18,15 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _places(tokens, width, heads, HEAD: tl.constexpr):
-    """Where this program's head begins in ``qkv``, in the output, and in what has one number a query."""
-    number = tl.program_id(1).to(tl.int64)  # of the head, counted through all images
+    """Where this program's head starts in ``qkv``, in the output, and in tensors of one number per query."""
+    number = tl.program_id(1).to(tl.int64)  # of the head, counted across all images
     image, column = number // heads * tokens * width, number % heads * HEAD
     return 3 * image + column, image + column, number * tokens
 
 
 @triton.jit
 def _load(pointer, token, stride, tokens, HEAD: tl.constexpr, MASKED: tl.constexpr):
-    """One head's part of these tokens; zeros for tokens behind the last one."""
+    """One head's part of these tokens; zeros for tokens past the last one."""
     place = pointer + token[:, None] * stride + tl.arange(0, HEAD)[None, :]
     if MASKED:
         return tl.load(place, mask=token[:, None] < tokens, other=0.0)
@@ -44,7 +44,7 @@ def _add_keys(
     query, qkv, width, first, tokens, factor, highest, total, sums,
     HEAD: tl.constexpr, SIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Some more keys and values: highest score, sum of exponentials and weighted values so far."""
+    """Add some keys and values to the highest score, the sum of exponentials and the weighted values."""
     token = first + tl.arange(0, SIZE)
     key = _load(qkv + width, token, 3 * width, tokens, HEAD, MASKED)
     score = tl.dot(query, key.T)
@@ -90,13 +90,13 @@ def _add_to_queries(
     query, gradient, lse, delta, qkv, width, first, tokens, factor, sums,
     HEAD: tl.constexpr, SIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """What some keys and values add to the gradient of the queries."""
+    """Add the part of some keys and values to the gradient of the queries."""
     token = first + tl.arange(0, SIZE)
     key = _load(qkv + width, token, 3 * width, tokens, HEAD, MASKED)
     value = _load(qkv + 2 * width, token, 3 * width, tokens, HEAD, MASKED)
     weight = tl.exp2(tl.dot(query, key.T) * factor - lse[:, None])
     slope = weight * (tl.dot(gradient, value.T) - delta[:, None])
-    return tl.dot(slope.to(key.dtype), key, sums)  # keys of no token are zeros
+    return tl.dot(slope.to(key.dtype), key, sums)  # keys past the last token are zeros
 
 
 @triton.jit
@@ -135,11 +135,11 @@ def _add_to_keys(
     key_sums, value_sums,
     HEAD: tl.constexpr, SIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """What some queries add to the gradients of keys and values."""
+    """Add the part of some queries to the gradients of keys and values."""
     token = first + tl.arange(0, SIZE)
     query = _load(qkv, token, 3 * width, tokens, HEAD, MASKED)
     gradient = _load(gradient_pointer, token, width, tokens, HEAD, MASKED)
-    if MASKED:  # a query of no token weighs nothing
+    if MASKED:  # a query past the last token has weight zero
         lse = tl.load(lse_pointer + token, mask=token < tokens, other=float("inf"))
         delta = tl.load(delta_pointer + token, mask=token < tokens, other=0.0)
     else:
@@ -186,8 +186,8 @@ def attend_backward_keys(
 
 @triton.jit
 def _single_places(tokens, heads, HEAD: tl.constexpr, TOKENS: tl.constexpr):
-    """Where this program's head lies for the query, for the keys, and which of those are there."""
-    number = tl.program_id(0).to(tl.int64)  # of the head, counted through all images
+    """Offsets of this program's head in the query and in the keys, and which tokens exist."""
+    number = tl.program_id(0).to(tl.int64)  # of the head, counted across all images
     width, token, column = heads * HEAD, tl.arange(0, TOKENS), tl.arange(0, HEAD)
     first = number // heads * tokens * 2 * width + number % heads * HEAD
     keys = first + token[:, None] * (2 * width) + column[None, :]

@@ -1,4 +1,4 @@
-"""The program behind ``ramen.kernels.nearest``; strides are in elements."""
+"""The Triton program behind ``ramen.kernels.nearest``; strides are in elements."""
 
 import triton
 import triton.language as tl
@@ -18,8 +18,8 @@ def nearest(
     rows_pointer,
     valid_pointer,
     distances_pointer,
-    HAS_REST: tl.constexpr,
-    REST_SCALE: tl.constexpr,
+    IN_TWO_PARTS: tl.constexpr,
+    REMAINDER_SCALE: tl.constexpr,
     TOPK: tl.constexpr,
     SLOTS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -31,20 +31,20 @@ def nearest(
     row = tl.load(table_pointer + queue * table_stride + slot, mask=slot < slots, other=-1)
     product = products_pointer + query * products_stride + row
     score = tl.load(product, mask=row >= 0, other=float("-inf"))
-    if HAS_REST:
-        rest = tl.load(product + batch * products_stride, mask=row >= 0, other=0.0)
-        score += rest * (1.0 / REST_SCALE)
+    if IN_TWO_PARTS:
+        remainder = tl.load(product + batch * products_stride, mask=row >= 0, other=0.0)
+        score += remainder * (1.0 / REMAINDER_SCALE)
 
     column = tl.arange(0, WIDTH)
     vector = tl.load(queries_pointer + query * width + column, mask=column < width, other=0.0)
-    place = (query * tl.num_programs(1) + queue) * TOPK
+    first = (query * tl.num_programs(1) + queue) * TOPK
     for number in tl.static_range(TOPK):
         best, at = tl.max(score, 0, return_indices=True)
         found = best > float("-inf")
         chosen = tl.where(found, tl.max(tl.where(slot == at, row, 0), 0), 0)
         other = tl.load(embeddings_pointer + chosen * width + column, mask=column < width, other=0.0)
-        apart = vector - other.to(tl.float32)
-        tl.store(rows_pointer + place + number, chosen)
-        tl.store(valid_pointer + place + number, found)
-        tl.store(distances_pointer + place + number, tl.sqrt(tl.sum(apart * apart, 0)))
+        difference = vector - other.to(tl.float32)
+        tl.store(rows_pointer + first + number, chosen)
+        tl.store(valid_pointer + first + number, found)
+        tl.store(distances_pointer + first + number, tl.sqrt(tl.sum(difference * difference, 0)))
         score = tl.where(slot == at, float("-inf"), score)

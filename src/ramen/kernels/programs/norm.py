@@ -107,9 +107,9 @@ def norm_backward(
         bias_sum += gradient
         if HAS_WEIGHT:
             gradient *= weight
-        even = tl.sum(gradient, 0) / width
-        along = tl.sum(gradient * normalised, 0) / width
-        total = scale * (gradient - even - normalised * along)
+        mean_gradient = tl.sum(gradient, 0) / width
+        mean_product = tl.sum(gradient * normalised, 0) / width
+        total = scale * (gradient - mean_gradient - normalised * mean_product)
         place = image * tokens * width + offset
         if HAS_SKIP:
             total += tl.load(skip_pointer + place, mask=inside, other=0.0).to(tl.float32)

@@ -1,0 +1,70 @@
+"""Which towers the fused passes cover, and what they refuse."""
+
+from typing import Any
+
+import pytest
+import torch
+from open_clip.transformer import VisionTransformer
+from torch import Tensor, nn
+
+from ramen import testing
+from ramen.encoder.affine_encoder import AffineEncoder
+from tests.encoder.small_towers import tower
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (lambda: tower(torch.float32, attentional_pool=True), "pools by attention"),
+        (lambda: tower(torch.float32, qk_norm=True), "CustomResidual"),
+        (lambda: tower(torch.float32, act_layer=nn.ReLU), "activation is ReLU"),
+        (lambda: testing.small_tower("resnet"), "it is a ModifiedResNet"),
+    ],
+)
+def test_a_tower_that_is_not_covered_is_computed_by_its_module_and_says_why(module: Any, reason: str) -> None:
+    encoder = AffineEncoder(module())
+    assert not encoder.is_fast
+    assert encoder.path.startswith("plain: ")
+    assert reason in encoder.path
+
+
+class _Adapted(nn.Linear):
+    """A linear layer that adds something small, as low-rank adapters do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1e-4 * x.mean()
+
+
+def with_hook(module: VisionTransformer) -> None:
+    module.transformer.resblocks[1].mlp.c_fc.register_forward_hook(lambda _, inputs, output: output * 1.0001)
+
+
+def with_other_linear_layer(module: VisionTransformer) -> None:
+    module.transformer.resblocks[0].mlp.c_proj.__class__ = _Adapted
+
+
+def with_parametrization(module: VisionTransformer) -> None:
+    nn.utils.parametrizations.weight_norm(module.transformer.resblocks[2].mlp.c_fc)
+
+
+def with_own_forward(module: VisionTransformer) -> None:
+    own = module.transformer.forward
+    module.transformer.forward = lambda x, **options: own(x, **options) * 1.0001
+
+
+def with_shared_parameters(module: VisionTransformer) -> None:
+    blocks = module.transformer.resblocks
+    blocks[1].ln_1.weight = blocks[0].ln_1.weight
+
+
+@pytest.mark.parametrize(
+    "change",
+    [with_hook, with_other_linear_layer, with_parametrization, with_own_forward, with_shared_parameters],
+    ids=lambda f: f.__name__,
+)
+def test_changes_to_a_tower_are_not_left_out(change: Any) -> None:
+    """Their effect is too small to be noticed when the passes are compared."""
+    module = tower(torch.float32)
+    change(module)
+    encoder = AffineEncoder(module)
+    assert not encoder.is_fast, encoder.path
