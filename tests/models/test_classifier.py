@@ -175,9 +175,15 @@ def test_built_under_inference_mode_or_autocast() -> None:
 
 
 def test_open_clip_under_inference_mode(tiny_model: str, checkpoint: Path) -> None:
+    """Its tensors take part in backward passes like those of one that was built outside."""
+    images = torch.randn(2, 3, 32, 32)
+    outside = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    expected = ramen.create("ramen", outside).predict(images)
     with torch.inference_mode():
-        clf = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
-    ramen.create("ramen", clf).predict(torch.randn(2, 3, 32, 32))
+        inside = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    answer = ramen.create("ramen", inside).predict(images)
+    assert torch.equal(answer.logits, expected.logits)
+    assert not torch.equal(answer.logits, answer.zero_shot_logits)
 
 
 def test_what_a_checkpoint_file_does_not_say_can_be_said(tiny_model: str, checkpoint: Path) -> None:
