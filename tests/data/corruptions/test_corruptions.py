@@ -3,13 +3,13 @@
 import colorsys
 import io
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, RECIPES, SEVERITIES, blur, corrupt, filters
+from tests.helpers.shared_files import MEASURING_MODEL
 
 ALL = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 
@@ -419,13 +419,12 @@ def test_edge_of_one_pixel():
     assert filters.mirrored(np.arange(-2, 3), 1).tolist() == [0] * 5
 
 
-TESTBED = Path(__file__).parents[3] / "shared" / "testbed" / "cifar10c_s5_1000.npz"
+TESTBED = MEASURING_MODEL.path / "cifar10c_s5_1000.npz"
 DRAWN = {"gaussian_noise", "shot_noise", "impulse_noise", "glass_blur", "motion_blur", "snow", "frost", "fog"}
 DRAWN |= {"elastic_transform"}
 
 
 @pytest.mark.testbed
-@pytest.mark.skipif(not TESTBED.exists(), reason="no measuring stream beside the checkout")
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_against_other_draws_of_the_same_recipe(name):
     stored = np.load(TESTBED)
