@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from ramen import testing
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 def test_it_runs_and_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import ramen
 from ramen import testing
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 @pytest.fixture

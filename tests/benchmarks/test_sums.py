@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramen.memory.codecs import CODECS
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 def test_sums(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from ramen.doctor.findings import Finding, findings_of
 from ramen.methods.ramen import Ramen
 from ramen.models import by_name
 from ramen.models.classifier import ZeroShotClassifier
-from tests.conftest import add_tiny_model
+from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -305,10 +305,8 @@ def test_a_slow_machine():
     assert "threads" in finding.advice
 
 
-def test_a_model(monkeypatch, tmp_path_factory):
-    name = add_tiny_model(
-        tmp_path_factory, "doctor-vit", {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
-    )
+def test_a_model(tmp_path):
+    name = add_tiny_model(tmp_path, "doctor-vit", TINY_VIT)
     found = list(trial.model_check(f"random:{name}"))
     assert found[0].text == (
         "6 norm layers with 384 parameters are adapted: ln_pre (1), transformer.resblocks.*.ln_1 (2), "

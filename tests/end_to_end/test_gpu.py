@@ -15,7 +15,7 @@ from ramen.images import resize
 from ramen.memory import codecs, row_sums
 from ramen.memory.memory import Memory
 from ramen.models.prefetch import prefetch
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,7 @@ from ramen.memory.fetch_ahead import SideStream
 from ramen.memory.memory import Memory
 from ramen.methods._steps import sample_gradients
 from tests.fakes.traced_graphs import traced_ramen
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 from tests.kernels.memory_kernel_checks import as_if_split, memory_of, random_batches
 
 # -- when ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
-from tests.conftest import add_tiny_model
+from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 CLASSES = ["cat", "polar_bear", "fire truck"]
 
@@ -41,7 +41,7 @@ def checkpoint(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 VISION = {
-    "vit": {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "vit": TINY_VIT,
     "resnet": {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16},
     "convnext": {
         "timm_model_name": "convnext_atto",
@@ -61,12 +61,12 @@ VISION = {
 
 @pytest.mark.parametrize("kind", VISION)
 @pytest.mark.parametrize("templates", ["ensemble", "single"])
-def test_equals_open_clip(kind: str, templates: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_equals_open_clip(kind: str, templates: str, tmp_path: Path) -> None:
     extra = {"custom_text": True, "init_logit_bias": -10} if kind == "map-pooling" else {}
-    name = add_tiny_model(tmp_path_factory, f"tiny-{kind}", VISION[kind], **extra)
+    name = add_tiny_model(tmp_path, f"tiny-{kind}", VISION[kind], **extra)
     torch.manual_seed(0)
     model = open_clip.create_model(name).eval()
-    weights = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    weights = tmp_path / "model.safetensors"
     save_file(model.state_dict(), weights)
 
     clf = ZeroShotClassifier.from_open_clip(name, weights, CLASSES, templates)
@@ -152,11 +152,9 @@ def test_fingerprints_tell_models_apart() -> None:
     assert all(p != prints[0] for p in prints[1:])
 
 
-def test_a_tokenizer_whose_package_is_missing(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_whose_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    name = add_tiny_model(tmp_path_factory, "tiny-siglip", VISION["vit"])  # open_clip goes by the name
+    name = add_tiny_model(tmp_path, "tiny-siglip", TINY_VIT)  # open_clip goes by the name
     with pytest.raises(
         ModuleNotFoundError, match=r"tokenizer of tiny-siglip needs the package transformers: pip"
     ):

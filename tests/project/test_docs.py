@@ -8,7 +8,7 @@ import pytest
 
 import ramen
 from ramen.experiments.tables.table import markdown_page
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

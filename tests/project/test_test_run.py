@@ -34,9 +34,14 @@ def test_skips_are_counted_by_reason_over_all_workers(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text('import pytest\npytest.importorskip("no_such_module")\n')
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rfE", "-p", "no:cacheprovider", "-n", "2", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-rfE", "-p", "xdist", "-n", "2", str(tmp_path)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ramen.utils import devices
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 
 MEMINFO = "MemTotal:       16 kB\nMemFree:         1 kB\nMemAvailable:    5 kB\n"
 
