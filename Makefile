@@ -1,13 +1,17 @@
-# `make demo` installs everything into .venv and runs the main job; `make test` installs and runs all checks.
+# `make demo` installs everything into .venv and runs the main job; `make test` installs and runs all checks;
+# `make test-all` also runs in full what `make test` shortens.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint check clean
+.PHONY: demo test test-all lint check clean
 
 demo: .venv/installed
 	$(BIN)/ramen demo
 
 test: lint check
+
+test-all: export RAMEN_SLOW_TESTS = 1
+test-all: lint check
 
 lint: .venv/installed
 	$(BIN)/ruff check .

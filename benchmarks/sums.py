@@ -1,15 +1,16 @@
-"""What storing and summing gradients costs, for each codec, place and way, on a full memory of random rows.
+"""The time of storing and summing gradients, for each codec, device and way to sum, in a full random memory.
 
     python benchmarks/sums.py --device cuda
     python benchmarks/sums.py --device cuda --size 102400 --width 1024 --classes 1000 --capacity 75 --topk 1
 
-The picks are random entries of each class, which share fewer rows than those of a real stream do.
+The selected entries are random ones of each class: they share fewer rows than those of a real stream.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ramen.memory.retrieval import Memory, Selection
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Of a call among ``repeats`` that follow each other, after one that does not count."""
+    """Mean time of one call over ``repeats`` calls in a row, after one that is not timed."""
     call()
     _wait(device)
     start = time.perf_counter()
@@ -41,33 +42,28 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def filled(arguments: argparse.Namespace, codec: str, place: str) -> Memory:
+def full_memory(arguments: argparse.Namespace, codec: str, gradient_device: str) -> Memory:
     """A memory in which every queue is full."""
     blocks = [arguments.width] * (arguments.size // arguments.width)
     sizes = arguments.classes, arguments.capacity, arguments.embedding, arguments.size
-    memory = Memory(
-        MemoryPlan(
-            *sizes,
-            codec=codec,
-            blocks=blocks,
-            device=torch.device(arguments.device),
-            gradient_device=torch.device(place),
-        )
-    )
+    devices = torch.device(arguments.device), torch.device(gradient_device)
+    memory = Memory(MemoryPlan(*sizes, codec, blocks, "exact", *devices))
     for start in range(0, memory.plan.slots, arguments.batch):
-        memory.insert(memory.stage(*batch(arguments, torch.arange(start, start + arguments.batch))))
+        numbers = torch.arange(start, start + arguments.batch)
+        memory.insert(memory.stage(*random_entries(arguments, numbers)))
     return memory
 
 
-def batch(arguments: argparse.Namespace, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queues, embeddings, gradients and entropies of so many images."""
+def random_entries(arguments: argparse.Namespace, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queues, embeddings, gradients and entropies, one per number; the queues take turns."""
     device, count = arguments.device, len(numbers)
     gradients = torch.randn(count, arguments.size, device=device)
     embeddings = torch.randn(count, arguments.embedding, device=device)
     return (numbers % arguments.classes).to(device), embeddings, gradients, torch.rand(count, device=device)
 
 
-def random_picks(memory: Memory, arguments: argparse.Namespace) -> Selection:
+def random_selection(memory: Memory, arguments: argparse.Namespace) -> Selection:
+    """``topk`` random entries of every class, for each image of a batch."""
     generator = torch.Generator().manual_seed(0)
     shape = arguments.batch, arguments.classes, arguments.topk
     slots = torch.randint(arguments.capacity, shape, generator=generator).to(memory.device)
@@ -77,43 +73,37 @@ def random_picks(memory: Memory, arguments: argparse.Namespace) -> Selection:
     return Selection(rows, valid, zeros.float(), zeros.float(), zeros, zeros)
 
 
-def ways(memory: Memory) -> list[str]:
-    """Those that this codec and these devices allow."""
+def possible_ways(memory: Memory) -> list[str]:
+    """The ways to sum rows that this codec and these devices allow."""
     if memory.device.type == "cpu":
         return ["gathered"]
-    near = memory.device == memory.gradient_device
-    dense = ["dense"] if near and not isinstance(memory.codec, PackedCodec) else []
+    same_device = memory.device == memory.gradient_device
+    dense = ["dense"] if same_device and not isinstance(memory.codec, PackedCodec) else []
     return [*dense, *(["kernel"] if kernels.available() else []), "gathered"]
 
 
-def measure(arguments: argparse.Namespace, codec: str, place: str) -> dict[str, Any]:
-    memory = filled(arguments, codec, place)
-    new = batch(arguments, torch.arange(arguments.batch))
+def measure(arguments: argparse.Namespace, codec: str, gradient_device: str) -> dict[str, Any]:
+    """Times and sizes of one codec with its gradients on one device."""
+    memory = full_memory(arguments, codec, gradient_device)
+    new = random_entries(arguments, torch.arange(arguments.batch))
     staged = memory.stage(*new)
-    selection = random_picks(memory, arguments)
-    rows, weights = (
-        selection.rows.flatten(1),
-        torch.rand(selection.rows.flatten(1).shape, device=memory.device),
-    )
+    rows = random_selection(memory, arguments).rows.flatten(1)
+    weights = torch.rand(rows.shape, device=memory.device)
     table = memory._table
     times = {
         "stage": milliseconds(lambda: memory.stage(*new), memory.device, arguments.repeats),
         "insert": milliseconds(lambda: memory.insert(staged), memory.device, arguments.repeats),
     }
-    for way in ways(memory):
-        times[way] = milliseconds(
-            lambda w=way: row_sums.weighted_sums(  # type: ignore[misc]
-                memory.codec, table["gradients"], table["scales"], rows, weights, way=w
-            ),
-            memory.device,
-            arguments.repeats,
-        )
+    for way in possible_ways(memory):
+        stored = (table["gradients"], table["scales"])
+        call = partial(row_sums.weighted_sums, memory.codec, *stored, rows, weights, way=way)
+        times[way] = milliseconds(call, memory.device, arguments.repeats)
     best = row_sums.best_way(memory.codec, table["gradients"], memory.device)
-    megabytes = {str(device): count / 2**20 for device, count in memory.max_bytes().items()}
+    mebibytes = {str(device): count / 2**20 for device, count in memory.max_bytes().items()}
     return {
         "codec": codec,
-        "gradients": place,
-        "mebibytes": megabytes,
+        "gradients": gradient_device,
+        "mebibytes": mebibytes,
         "distinct_rows": len(rows.unique()),
         "milliseconds": times,
         "taken": best,
@@ -123,9 +113,9 @@ def measure(arguments: argparse.Namespace, codec: str, place: str) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--codec", action="append", choices=CODECS, help="may be repeated; else all")
+    parser.add_argument("--codec", action="append", choices=CODECS, help="may be repeated; all by default")
     parser.add_argument("--size", type=int, default=39_936, help="length of a gradient")
-    parser.add_argument("--width", type=int, default=768, help="of a norm layer")
+    parser.add_argument("--width", type=int, default=768, help="width of a norm layer")
     parser.add_argument("--embedding", type=int, default=512)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--capacity", type=int, default=750)
@@ -135,18 +125,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     arguments = parser.parse_args()
     arguments.device = torch.empty(0, device=arguments.device).device  # with its index
-    names = ("codec", "gradients on", "MiB", "stage", "insert", *row_sums.WAYS, "taken")
-    table = Table(title="milliseconds a batch")
+    names = ("codec", "gradients on", "MiB", "stage", "insert", *row_sums.WAYS, "chosen")
+    table = Table(title="milliseconds per batch")
     for name in names:
-        table.add_column(name, justify="left" if name in ("codec", "gradients on", "taken") else "right")
+        table.add_column(name, justify="left" if name in ("codec", "gradients on", "chosen") else "right")
     results = []
     for codec in arguments.codec or CODECS:
-        for place in dict.fromkeys([str(arguments.device), "cpu"]):
-            result = measure(arguments, codec, place)
+        for gradient_device in dict.fromkeys([str(arguments.device), "cpu"]):
+            result = measure(arguments, codec, gradient_device)
             results.append(result)
             times = result["milliseconds"]
             cells = [f"{times[n]:.2f}" if n in times else "" for n in ("stage", "insert", *row_sums.WAYS)]
-            table.add_row(codec, place, f"{sum(result['mebibytes'].values()):.1f}", *cells, result["taken"])
+            mebibytes = f"{sum(result['mebibytes'].values()):.1f}"
+            table.add_row(codec, gradient_device, mebibytes, *cells, result["taken"])
     Console().print(table)
     if arguments.out is not None:
         settings = {n: str(v) if n in ("device", "out") else v for n, v in vars(arguments).items()}

@@ -1,11 +1,8 @@
 """Shared fixtures; each worker of the test run computes on one thread, so that workers do not fight."""
 
-import importlib.util
-import json
+import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -13,32 +10,46 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
+from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS
+from tests.helpers.skip_summary import pytest_terminal_summary
+from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
-TESTBED = Path(__file__).resolve().parents[2] / "shared" / "testbed"
-
-
-def load_benchmark(name: str) -> ModuleType:
-    """A script of ``benchmarks/`` as a module."""
-    path = Path(__file__).resolve().parents[1] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+__all__ = ["pytest_terminal_summary"]  # a hook: pytest finds it here by its name
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)
+    for folder in (MEASURING_MODEL, PAPER_FACTS):
+        try:
+            folder.check()
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {
+        "gpu": "" if torch.cuda.is_available() else "need a CUDA device",
+        "testbed": MEASURING_MODEL.missing,
+        "paper_facts": PAPER_FACTS.missing,
+    }
     for item in items:
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
-        if item.get_closest_marker("testbed") and not TESTBED.is_dir():
-            item.add_marker(
-                pytest.mark.skip(reason="the measuring model and stream are not beside the checkout")
-            )
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported so far stays: collections of garbage then look at what tests have made alone.
+
+    Each would otherwise go through the millions of objects of torch, which takes half a second.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # modules are to be cleared when the process ends; Triton complains of those that are not
 
 
 @pytest.fixture(autouse=True)
@@ -69,23 +80,4 @@ def images() -> Tensor:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The name of a small CLIP that open_clip can build: ViT image tower and a real text tower."""
-    return add_tiny_model(
-        tmp_path_factory, "tiny-vit", {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
-    )
-
-
-def add_tiny_model(
-    tmp_path_factory: pytest.TempPathFactory, name: str, vision: dict[str, object], **extra: object
-) -> str:
-    import open_clip
-
-    config = {
-        "embed_dim": 16,
-        "vision_cfg": {"image_size": 32, **vision},
-        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
-        **extra,
-    }
-    path = tmp_path_factory.mktemp("configs") / f"{name}.json"
-    path.write_text(json.dumps(config))
-    open_clip.add_model_config(path)
-    return name
+    return add_tiny_model(tmp_path_factory.mktemp("configs"), "tiny-vit", TINY_VIT)

@@ -1,7 +1,8 @@
-"""How the tiny CLIP was made: ``python training/tiny_clip.py --out DIR`` makes it again.
+"""Train the tiny CLIP that comes with the package: ``python training/tiny_clip.py --out DIR``.
 
-Pictures are drawn, captions say what is in them, and the two towers learn which belong together. Corruptions
-and the unseen styles have no part in it: a picture is at most a little blurred, noisy, dark, bright or pale.
+Run it from the root of the repository. It draws images with captions that say what is in them, and trains the
+two towers to match them. Corruptions and the unseen styles are left out: a training image is at most a little
+blurry, noisy, dark, bright or pale.
 """
 
 import argparse
@@ -28,21 +29,21 @@ from ramen.data.drawings.shapes import OBJECTS
 MODEL_FILE = "open_clip_model.safetensors"
 CONFIG_FILE = "open_clip_config.json"
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_CHUNK = 2000
+_CHUNK = 2000  # images that one task of the process pool draws
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the weights, beside the code and the hardware."""
+    """Everything that decides the weights, apart from the code and the hardware."""
 
-    pictures: int = 400_000
+    pictures: int = 400_000  # drawn images
     steps: int = 4_000
     batch: int = 2_048
     lr: float = 1e-3
     weight_decay: float = 0.05
     warmup: int = 500
-    plain_captions: float = 0.35  # share of captions that name the object alone
-    spoilt: float = 0.15  # share of pictures with one of the qualities
+    plain_captions: float = 0.35  # share of captions that name only the object
+    spoilt: float = 0.15  # share of images with one of the qualities
     seed: int = 0
     embed_dim: int = 128
     width: int = 192
@@ -53,7 +54,7 @@ class Recipe:
 
 
 def model_config(recipe: Recipe) -> dict[str, Any]:
-    """What open_clip needs to build the model."""
+    """The configuration from which open_clip builds the model."""
     return {
         "model_cfg": {
             "embed_dim": recipe.embed_dim,
@@ -80,10 +81,10 @@ def model_config(recipe: Recipe) -> dict[str, Any]:
 
 
 def draw_training_set(recipe: Recipe, workers: int | None = None) -> tuple[DrawnImages, Tensor, Tensor]:
-    """The pictures, their objects and their styles; the same for any number of workers."""
+    """The images, their objects and their styles (as indices); the same for any number of workers."""
     rng = np.random.default_rng(recipe.seed)
     objects = rng.integers(len(OBJECTS), size=recipe.pictures)
-    drawn_in = rng.integers(len(styles.TRAINED), size=recipe.pictures)
+    style_indices = rng.integers(len(styles.TRAINED), size=recipe.pictures)
     object_names, style_names = list(OBJECTS), list(styles.TRAINED)
     starts = range(0, recipe.pictures, _CHUNK)
     with ProcessPoolExecutor(workers) as pool:
@@ -91,46 +92,55 @@ def draw_training_set(recipe: Recipe, workers: int | None = None) -> tuple[Drawn
             pool.map(
                 draw_images,
                 [[object_names[o] for o in objects[s : s + _CHUNK]] for s in starts],
-                [[style_names[k] for k in drawn_in[s : s + _CHUNK]] for s in starts],
+                [[style_names[k] for k in style_indices[s : s + _CHUNK]] for s in starts],
                 [(recipe.seed, 1, s) for s in starts],
             )
         )
-    pictures = DrawnImages(
+    drawn = DrawnImages(
         np.concatenate([c.pixels for c in chunks]), np.concatenate([c.extents for c in chunks])
     )
-    return pictures, torch.from_numpy(objects), torch.from_numpy(drawn_in)
+    return drawn, torch.from_numpy(objects), torch.from_numpy(style_indices)
 
 
 class CaptionTable:
-    """Every caption, tokenised once: ``tokens[object, addition]`` has them in the first ``counts`` rows."""
+    """Every caption, tokenised once.
+
+    ``tokens[object, addition]`` has the captions of that pair in its first ``counts[object, addition]`` rows.
+    """
 
     def __init__(self, tokenizer: Any, device: torch.device) -> None:
         texts = [[captions.captions(name, a) for a in range(len(captions.ADDITIONS))] for name in OBJECTS]
-        most = max(len(cell) for row in texts for cell in row)
+        longest = max(len(cell) for row in texts for cell in row)
         self.counts = torch.tensor([[len(cell) for cell in row] for row in texts], device=device)
-        filled = [cell + cell[:1] * (most - len(cell)) for row in texts for cell in row]
-        tokens = tokenizer([text for cell in filled for text in cell])
-        self.tokens = tokens.view(len(OBJECTS), len(captions.ADDITIONS), most, -1).to(device)
+        padded = [cell + cell[:1] * (longest - len(cell)) for row in texts for cell in row]
+        tokens = tokenizer([text for cell in padded for text in cell])
+        self.tokens = tokens.view(len(OBJECTS), len(captions.ADDITIONS), longest, -1).to(device)
 
     def draw(self, objects: Tensor, additions: Tensor, generator: torch.Generator) -> Tensor:
-        """A random caption for each pair."""
+        """One random caption per pair of object and addition."""
         counts = self.counts[objects, additions]
-        which = torch.rand(len(objects), device=objects.device, generator=generator)
-        chosen: Tensor = self.tokens[objects, additions, (which * counts).long()]
+        uniform = torch.rand(len(objects), device=objects.device, generator=generator)
+        chosen: Tensor = self.tokens[objects, additions, (uniform * counts).long()]
         return chosen
 
 
 def spoil(images: Tensor, qualities: Tensor, generator: torch.Generator) -> Tensor:
-    """Pictures in [0, 1] made a little blurry, noisy, dark, bright or pale, as ``qualities`` says."""
+    """Images in [0, 1], each made a little blurry, noisy, dark, bright or pale as ``qualities`` says.
+
+    Args:
+        images: ``(B, 3, H, W)``.
+        qualities: Per image 0 for none, or one more than the index of its quality.
+        generator: Draws the strength of each and the noise.
+    """
     strength = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator)
     noise = torch.randn(images.shape, device=images.device, generator=generator)
-    side = 0.1 + 0.15 * strength
+    neighbour = 0.1 + 0.15 * strength  # its weight in the blur
     rows = F.pad(images, (0, 0, 1, 1), mode="replicate")
-    blurred = side * (rows[:, :, :-2] + rows[:, :, 2:]) + (1 - 2 * side) * images
+    blurred = neighbour * (rows[:, :, :-2] + rows[:, :, 2:]) + (1 - 2 * neighbour) * images
     columns = F.pad(blurred, (1, 1, 0, 0), mode="replicate")
-    blurred = side * (columns[..., :-2] + columns[..., 2:]) + (1 - 2 * side) * blurred
+    blurred = neighbour * (columns[..., :-2] + columns[..., 2:]) + (1 - 2 * neighbour) * blurred
     mean = images.mean((2, 3), keepdim=True)
-    ways = [
+    variants = [
         images,
         blurred,
         images + (0.015 + 0.035 * strength) * noise,
@@ -138,32 +148,34 @@ def spoil(images: Tensor, qualities: Tensor, generator: torch.Generator) -> Tens
         images + 0.08 + 0.1 * strength,
         mean + (images - mean) * (0.75 - 0.3 * strength),
     ]
-    chosen = torch.stack(ways, dim=1)[torch.arange(len(images), device=images.device), qualities]
+    chosen = torch.stack(variants, dim=1)[torch.arange(len(images), device=images.device), qualities]
     return chosen.clamp(0, 1)
 
 
-def shift(images: Tensor, generator: torch.Generator, most: int = 2) -> Tensor:
-    """Move each picture by up to ``most`` pixels, its edge continued."""
+def shift(images: Tensor, generator: torch.Generator, max_pixels: int = 2) -> Tensor:
+    """Move each image by up to ``max_pixels`` in each direction, repeating its edge."""
     count, _, height, width = images.shape
-    moves = torch.randint(-most, most + 1, (2, count, 1), device=images.device, generator=generator)
+    moves = torch.randint(
+        -max_pixels, max_pixels + 1, (2, count, 1), device=images.device, generator=generator
+    )
     rows = (torch.arange(height, device=images.device) + moves[0]).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + moves[1]).clamp(0, width - 1)
-    number = torch.arange(count, device=images.device)[:, None, None]
-    return images.permute(0, 2, 3, 1)[number, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    index = torch.arange(count, device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 # -- training -------------------------------------------------------------------------------------------
 
 
 def matches(objects: Tensor, attributes: Tensor, additions: Tensor) -> Tensor:
-    """Which caption (column) is true of which picture (row), batch against batch."""
+    """Whether each caption of the batch (column) is true of each image of the batch (row)."""
     same_object = objects[:, None] == objects
-    told = F.one_hot(additions, len(captions.ADDITIONS)).to(attributes.dtype)
-    return same_object & (attributes @ told.T > 0)
+    mentioned = F.one_hot(additions, len(captions.ADDITIONS)).to(attributes.dtype)
+    return same_object & (attributes @ mentioned.T > 0)
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, true: Tensor, scale: Tensor) -> Tensor:
-    """Every picture finds the captions that are true of it, and every caption its pictures."""
+    """Cross-entropy of images over captions and of captions over images; all true pairs share the target."""
     logits = scale * images @ texts.T
     targets = true.to(logits.dtype)
     by_image = F.cross_entropy(logits, targets / targets.sum(1, keepdim=True))
@@ -177,16 +189,16 @@ def train(recipe: Recipe, device: torch.device) -> Any:
     from open_clip.model import CLIP
 
     started = time.perf_counter()
-    pictures, objects, drawn_in = draw_training_set(recipe)
-    print(f"{recipe.pictures:,} pictures drawn in {time.perf_counter() - started:.0f} s", flush=True)
+    drawn, objects, style_indices = draw_training_set(recipe)
+    print(f"{recipe.pictures:,} images drawn in {time.perf_counter() - started:.0f} s", flush=True)
 
     torch.manual_seed(recipe.seed)
     config = model_config(recipe)["model_cfg"]
     model = CLIP(**config).to(device)
     tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
-    pixels = torch.from_numpy(pictures.pixels).to(device)
-    objects, drawn_in = objects.to(device), drawn_in.to(device)
-    large = torch.from_numpy(pictures.extents).to(device) > float(np.median(pictures.extents))
+    pixels = torch.from_numpy(drawn.pixels).to(device)
+    objects, style_indices = objects.to(device), style_indices.to(device)
+    large = torch.from_numpy(drawn.extents).to(device) > float(np.median(drawn.extents))
     table = CaptionTable(tokenizer, device)
     mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (_MEAN, _STD))
     generator = torch.Generator(device=device).manual_seed(recipe.seed)
@@ -206,10 +218,10 @@ def train(recipe: Recipe, device: torch.device) -> Any:
         images = pixels[batch].permute(0, 3, 1, 2).float() / 255
         images = (spoil(shift(images, generator), qualities, generator) - mean) / std
 
-        attributes = _attributes(drawn_in[batch], qualities, large[batch])
-        told = attributes.clone()
-        told[:, 0] = 0
-        additions = torch.multinomial(told, 1, generator=generator)[:, 0]
+        attributes = _attributes(style_indices[batch], qualities, large[batch])
+        mentionable = attributes.clone()
+        mentionable[:, 0] = 0
+        additions = torch.multinomial(mentionable, 1, generator=generator)[:, 0]
         plain = torch.rand(recipe.batch, device=device, generator=generator) < recipe.plain_captions
         additions = torch.where(plain, 0, additions)
         tokens = table.draw(objects[batch], additions, generator)
@@ -232,10 +244,10 @@ def train(recipe: Recipe, device: torch.device) -> Any:
     return model.eval()
 
 
-def _attributes(drawn_in: Tensor, qualities: Tensor, large: Tensor) -> Tensor:
-    """For each picture, as 0 and 1, the additions that are true of it; number 0 always is."""
+def _attributes(style_indices: Tensor, qualities: Tensor, large: Tensor) -> Tensor:
+    """Per image, as 0 or 1, which additions to a caption are true of it; addition 0 (none) always is."""
     count = len(captions.ADDITIONS)
-    attributes = F.one_hot(captions.FIRST_STYLE + drawn_in, count)
+    attributes = F.one_hot(captions.FIRST_STYLE + style_indices, count)
     attributes += F.one_hot(captions.FIRST_SIZE + large.long(), count)
     spoilt = torch.where(qualities > 0, captions.FIRST_QUALITY + qualities - 1, 0)
     attributes += F.one_hot(spoilt, count)
@@ -244,6 +256,7 @@ def _attributes(drawn_in: Tensor, qualities: Tensor, large: Tensor) -> Tensor:
 
 
 def _cosine(recipe: Recipe, step: int) -> float:
+    """The share of the learning rate at a step: a linear warm-up, then half a cosine down to 0."""
     if step < recipe.warmup:
         return (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
@@ -251,7 +264,7 @@ def _cosine(recipe: Recipe, step: int) -> float:
 
 
 def save(model: Any, recipe: Recipe, folder: Path) -> str:
-    """Write the model as open_clip loads it (fp16) and the recipe; the weights' SHA-256."""
+    """Write the model in open_clip's format (fp16) and the recipe; return the SHA-256 of the weights."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -263,7 +276,7 @@ def save(model: Any, recipe: Recipe, folder: Path) -> str:
 
 
 def main() -> None:
-    """Train the tiny CLIP and save it as open_clip loads it."""
+    """Train the tiny CLIP and save it in open_clip's format."""
     parser = argparse.ArgumentParser(prog="python training/tiny_clip.py", description=main.__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

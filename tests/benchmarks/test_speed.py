@@ -1,14 +1,15 @@
 """The speed benchmark on a small tower, and its slow twin against the method."""
 
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 import ramen
 from ramen import testing
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 @pytest.fixture
@@ -18,12 +19,21 @@ def speed(monkeypatch):
     monkeypatch.setattr(
         module,
         "random_classifier",
-        lambda setting, device, dtype, compile: testing.small_classifier(classes=setting.classes),
+        lambda setting, *_, **__: testing.small_classifier(classes=setting.classes),
     )
     return module
 
 
 def test_every_part_is_timed(speed, monkeypatch, tmp_path):
+    """By a clock that calls once: the real one has tests of its own."""
+    timed = []
+
+    def call_once(call):
+        call()
+        timed.append(call)
+        return float(len(timed))
+
+    monkeypatch.setattr(speed, "Clock", lambda *_: call_once)
     out = tmp_path / "speed.json"
     sizes = ["--classes", "3", "--capacity", "4", "--topk", "3", "--batch", "5"]
     words = ["--setting", "cifar10c", *sizes, "--repeats", "1", "--rounds", "1", "--plain-loop"]
@@ -31,23 +41,45 @@ def test_every_part_is_timed(speed, monkeypatch, tmp_path):
     speed.main()
     (setting,) = json.loads(out.read_text())["settings"].values()
     rows = {row["what"]: row for row in setting["rows"]}
-    assert rows["forward, the module's own"]["forwards"] == 1
-    for name in (
+    (own_size,) = [row for name, row in rows.items() if name.startswith("forward") and "batch 8" in name]
+    assert own_size["forwards"] == rows["forward, the module's own"]["forwards"] == 1
+    assert rows.keys() >= {
         "ramen, a plain loop, batch 5",
         "ramen, sign",
         "ramen, fp16, cpu",
         "ramen, sign, split",
         "ramen, sign, split, not overlapped",
         "ramen, sign, batch 8",
+        "ramen, sign, classes 12",
         "tent",
-    ):
-        row = rows[name]
-        images = 8 if "batch 8" in name else 5
-        assert row["images_a_second"] == pytest.approx(1000 * images / row["milliseconds"])
-    spent = [rows[f"{what}, batch 8"]["milliseconds"] for what in ("ramen, sign", "forward, written out")]
-    assert rows["ramen, sign, batch 8"]["forwards"] == pytest.approx(spent[0] / spent[1])
+    }
     assert rows["ramen, sign"]["memory_bytes"] < rows["ramen, fp16"]["memory_bytes"]
     assert set(rows["ramen, sign"]["stages"]) >= {"forward and backward", "select", "aggregate"}
+    stages = [stage for row in rows.values() for stage in row.get("stages", ())]
+    assert len(timed) == len(rows) + len(stages)
+
+
+def test_rows_are_speeds_and_multiples_of_the_last_reference(speed):
+    """By a clock that says what a call takes: the numbers of the table can be worked out by hand."""
+    arguments = SimpleNamespace(device="cpu", dtype="float32", repeats=1, rounds=1)
+    added = []
+    bench = speed.Bench(
+        speed.Setting("", 3, 4, 2, 5), arguments, Console(quiet=True), lambda: added.append(len(bench.rows))
+    )
+    bench.clock = lambda call: call()
+    bench.add("forward", lambda: 20.0, 10, reference=True)  # 2 ms an image
+    bench.add("slow", lambda: 30.0, 5, memory_bytes=7)  # 6 ms an image
+    bench.add("forward, batch 1", lambda: 3.0, 1, reference=True)
+    bench.add("slow, batch 1", lambda: 12.0, 1)
+    names = ("what", "milliseconds", "images_a_second", "forwards")
+    assert [tuple(row[name] for name in names) for row in bench.rows] == [
+        ("forward", 20.0, 500.0, 1.0),
+        ("slow", 30.0, pytest.approx(166.67, abs=0.01), 3.0),
+        ("forward, batch 1", 3.0, pytest.approx(333.33, abs=0.01), 1.0),
+        ("slow, batch 1", 12.0, pytest.approx(83.33, abs=0.01), 4.0),
+    ]
+    assert bench.rows[1]["memory_bytes"] == 7
+    assert added == [1, 2, 3, 4]
 
 
 def test_a_run_that_is_cut_off_keeps_what_it_measured(speed, monkeypatch, tmp_path):
@@ -108,12 +140,44 @@ def test_random_images_retrieve_different_entries(speed):
     assert (cosines @ cosines.T).fill_diagonal_(0).max() < 0.5
 
 
-def test_slow_calls_are_timed_less_often(speed):
-    calls = []
-    clock = speed.Clock(torch.device("cpu"), repeats=50, rounds=1, seconds=0.05)
-    spent = clock(lambda: calls.append(time.sleep(0.01)))
-    assert spent >= 10
-    assert 5 <= len(calls) <= 9
+class FakeTime:
+    """Stands in for the module ``time``: time passes when a call lets it pass."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_slow_calls_are_timed_less_often(speed, monkeypatch):
+    """Four calls of a second do not count; ten of the 50 fit into a round of ten seconds."""
+    clock, calls = FakeTime(), []
+    monkeypatch.setattr(speed, "time", clock)
+
+    def second_each() -> None:
+        calls.append(clock.now)
+        clock.now += 1.0
+
+    assert speed.Clock(torch.device("cpu"), repeats=50, rounds=2, seconds=10.5)(second_each) == 1000
+    assert len(calls) == 4 + 2 * 10
+    calls.clear()
+    assert speed.Clock(torch.device("cpu"), repeats=50, rounds=1, seconds=0.1)(second_each) == 1000
+    assert len(calls) == 4 + 1  # one at least
+    calls.clear()
+    speed.Clock(torch.device("cpu"), repeats=3, rounds=1, seconds=10.5)(second_each)
+    assert len(calls) == 4 + 3  # and no more than asked for
+
+
+def test_the_best_round_counts(speed, monkeypatch):
+    clock = FakeTime()
+    monkeypatch.setattr(speed, "time", clock)
+    durations = iter([9.0, 9.0, 9.0, 1.0, 4.0, 2.0, 1.0, 3.0, 8.0, 8.0])  # four, then three rounds of two
+
+    def varying() -> None:
+        clock.now += next(durations)
+
+    assert speed.Clock(torch.device("cpu"), repeats=2, rounds=3, seconds=2.5)(varying) == 2000
 
 
 def test_the_memory_is_full_before_it_is_timed(speed):

@@ -1,4 +1,4 @@
-"""The benchmark of stored gradients runs, on sizes that say nothing."""
+"""The benchmark of stored gradients runs, on sizes too small to mean anything."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramen.memory.codecs import CODECS
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 def test_sums(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,4 +21,4 @@ def test_sums(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
     assert all(set(result["milliseconds"]) == {"stage", "insert", "gathered"} for result in results)
     sizes_in_mebibytes = [result["mebibytes"]["cpu"] for result in results]
     assert sizes_in_mebibytes == sorted(sizes_in_mebibytes, reverse=True)
-    assert "milliseconds a batch" in capsys.readouterr().out
+    assert "milliseconds per batch" in capsys.readouterr().out

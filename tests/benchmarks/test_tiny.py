@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from ramen.experiments import demo
-from tests.conftest import load_benchmark
+from tests.helpers.benchmark_scripts import load_benchmark
 
 
 @pytest.fixture

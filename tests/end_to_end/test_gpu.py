@@ -16,7 +16,7 @@ from ramen.memory import codecs, row_sums
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
 from ramen.models.prefetch import prefetch
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 
 pytestmark = pytest.mark.gpu
 

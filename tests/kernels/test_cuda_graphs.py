@@ -16,7 +16,7 @@ from ramen.kernels import cuda_graphs
 from ramen.kernels.cuda_graphs import CALLS_TO_RECORD, Recorded, Recorder
 from ramen.methods._base import Method
 from tests.fakes.traced_graphs import traced_ramen
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 
 
 class Doubling:

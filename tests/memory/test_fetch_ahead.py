@@ -16,7 +16,7 @@ from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
 from ramen.methods._steps import sample_gradients
 from tests.fakes.traced_graphs import traced_ramen
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 from tests.kernels.split_memory import memory_of, random_batches, split_on_the_cpu
 
 # -- when ---------------------------------------------------------------------------------------------

@@ -6,18 +6,16 @@ from torch import Tensor
 
 import ramen
 from ramen import ZeroShotClassifier, testing
-from tests.oracles.mutable_model import use_batch_statistics
-from tests.oracles.ordinary_model import (
-    SCALE,
-    OrdinaryModel,
-    alike_classifier,
+from tests.oracles.contrastive_methods import (
+    classifier_of_similar_texts,
     embed_words,
     published_loss,
     stream,
 )
+from tests.oracles.mutable_model import SCALE, AdamModel, use_batch_statistics
 
 
-class OrdinaryClipartt(OrdinaryModel):
+class OrdinaryClipartt(AdamModel):
     def __init__(
         self,
         kind: str,
@@ -64,7 +62,7 @@ class OrdinaryClipartt(OrdinaryModel):
 )
 def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) -> None:
     oracle = OrdinaryClipartt(tower_kind, **options)
-    method = ramen.create("clipartt", alike_classifier(tower_kind), **options)
+    method = ramen.create("clipartt", classifier_of_similar_texts(tower_kind), **options)
     for images in stream(batches):
         torch.testing.assert_close(method.predict(images).logits, oracle.predict(images), rtol=0, atol=1e-5)
 
@@ -72,7 +70,7 @@ def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) ->
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
     oracle = OrdinaryClipartt("resnet", iterations=4)
     use_batch_statistics(oracle.model)
-    clf = alike_classifier("resnet")
+    clf = classifier_of_similar_texts("resnet")
     method = ramen.create("clipartt", clf, iterations=4, statistics="batch")
     for images in stream(20):
         out = method.predict(images)
@@ -82,7 +80,7 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
 
 def test_adaptation_and_targets_make_a_difference(tower_kind: str) -> None:
     """Else the comparison above would show little."""
-    clf = alike_classifier(tower_kind)
+    clf = classifier_of_similar_texts(tower_kind)
     plain = [ramen.create("clip", clf, template="a photo of a {}").predict(x).logits for x in stream(4)]
     through, held = (
         [ramen.create("clipartt", clf, detach_targets=option).predict(x).logits for x in stream(4)]

@@ -9,16 +9,15 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.memory.class_means import ClassMeans
-from tests.oracles.mutable_model import use_batch_statistics
-from tests.oracles.ordinary_model import SCALE, OrdinaryModel, stream
+from tests.oracles.contrastive_methods import stream
+from tests.oracles.mutable_model import SCALE, AdamModel, use_batch_statistics
 
 
-class OrdinaryMint(OrdinaryModel):
+class OrdinaryMint(AdamModel):
     """Keeps every embedding and gradient of the stream, and averages them anew for each batch."""
 
     def __init__(self, kind: str, lr: float = 5e-3, prior: float = math.inf) -> None:
         super().__init__(kind, lr)
-        self.text = testing.small_classifier(kind, dtype="float64").class_embeddings
         self.prior = prior
         self.before: list[tuple[Tensor, int]] = []
         self.after: list[tuple[Tensor, int]] = []
@@ -38,8 +37,8 @@ class OrdinaryMint(OrdinaryModel):
             intra = ((embedding - sum(own) / len(own)) ** 2).sum()
             inter = inter + weight * total - weight * intra
         (-inter).backward()
-        self.gradients.append([p.grad.clone() for p in self.parameters])
-        for p, *gradients in zip(self.parameters, *self.gradients, strict=True):
+        self.gradients.append([p.grad.clone() for p in self.parameters.values()])
+        for p, *gradients in zip(self.parameters.values(), *self.gradients, strict=True):
             p.grad = sum(gradients) / len(gradients)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -12,7 +12,7 @@ from ramen import ZeroShotClassifier, testing
 from ramen.images.augment import draw
 from ramen.images.preprocess import CLIP_MEAN, CLIP_STD
 from tests.oracles.mutable_model import CLASSES, MutableModel, RobustBatchNorm, stream, use_robust_batch_norm
-from tests.oracles.torchvision_augment import composed
+from tests.oracles.torchvision_augment import augment_with_torchvision
 
 
 class Oracle:
@@ -69,7 +69,7 @@ class Oracle:
         ages = torch.tensor([item["age"] for item in items], dtype=torch.float64) / self.M
         mean, std = (torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (CLIP_MEAN, CLIP_STD))
         drawn = draw((32, 32), self.method.generator(place=self.arrived))
-        augmented = (composed(images * std + mean, drawn) - mean) / std
+        augmented = (augment_with_torchvision(images * std + mean, drawn) - mean) / std
         kept = torch.tensor([item["slot"] != self.left_out for item in items])
         images, augmented, ages = images[kept], augmented[kept], ages[kept]
         with torch.no_grad():

@@ -9,7 +9,7 @@ from torch import Tensor
 import ramen
 from ramen import ZeroShotClassifier, testing
 from ramen.methods._steps import entropy
-from tests.helpers.waiting import no_waiting
+from tests.helpers.device_waits import no_waiting
 
 SCALE = 30.0
 SETTINGS = {

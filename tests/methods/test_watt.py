@@ -6,11 +6,11 @@ from torch import Tensor
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
-from tests.oracles.mutable_model import use_batch_statistics
-from tests.oracles.ordinary_model import SCALE, OrdinaryModel, alike_classifier, published_loss, stream
+from tests.oracles.contrastive_methods import classifier_of_similar_texts, published_loss, stream
+from tests.oracles.mutable_model import SCALE, AdamModel, use_batch_statistics
 
 
-class OrdinaryWatt(OrdinaryModel):
+class OrdinaryWatt(AdamModel):
     def __init__(
         self,
         kind: str,
@@ -36,9 +36,9 @@ class OrdinaryWatt(OrdinaryModel):
                         pseudo = (SCALE * self.encode(images) @ texts.T).softmax(1).topk(1).indices[:, 0]
                     chosen = torch.stack([texts[c] for c in pseudo.tolist()])
                     self.step(published_loss(self.encode(images), chosen, **self.targets))
-                passed.append([p.detach().clone() for p in self.parameters])
+                passed.append([p.detach().clone() for p in self.parameters.values()])
             with torch.no_grad():
-                for p, *values in zip(self.parameters, *passed, strict=True):
+                for p, *values in zip(self.parameters.values(), *passed, strict=True):
                     p.copy_(sum(values) / len(values))
         mean = sum(self.texts) / len(self.texts)
         with torch.no_grad():
@@ -52,7 +52,7 @@ def compare(
     statistics: str = "source",
     **options,
 ) -> None:
-    clf = alike_classifier(kind)
+    clf = classifier_of_similar_texts(kind)
     known = clf.embed_templates(prompts.ENSEMBLE if templates is None else templates)
     oracle = OrdinaryWatt(kind, list(known.transpose(0, 1)), **options)
     if statistics == "batch":
@@ -80,7 +80,7 @@ def test_equals_a_mutable_model_with_the_papers_parameters(tower_kind: str) -> N
 
 def test_adaptation_and_targets_make_a_difference(tower_kind: str) -> None:
     """Else the comparison above would show little."""
-    clf = alike_classifier(tower_kind)
+    clf = classifier_of_similar_texts(tower_kind)
     through, held = (
         [ramen.create("watt", clf, rounds=1, detach_targets=option).predict(x) for x in stream(5)]
         for option in (False, True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
-from tests.conftest import add_tiny_model
+from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 CLASSES = ["cat", "polar_bear", "fire truck"]
 
@@ -41,7 +41,7 @@ def checkpoint(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 VISION = {
-    "vit": {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "vit": TINY_VIT,
     "resnet": {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16},
     "convnext": {
         "timm_model_name": "convnext_atto",
@@ -61,12 +61,12 @@ VISION = {
 
 @pytest.mark.parametrize("kind", VISION)
 @pytest.mark.parametrize("templates", ["ensemble", "single"])
-def test_equals_open_clip(kind: str, templates: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_equals_open_clip(kind: str, templates: str, tmp_path: Path) -> None:
     extra = {"custom_text": True, "init_logit_bias": -10} if kind == "map-pooling" else {}
-    name = add_tiny_model(tmp_path_factory, f"tiny-{kind}", VISION[kind], **extra)
+    name = add_tiny_model(tmp_path, f"tiny-{kind}", VISION[kind], **extra)
     torch.manual_seed(0)
     model = open_clip.create_model(name).eval()
-    weights = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    weights = tmp_path / "model.safetensors"
     save_file(model.state_dict(), weights)
 
     clf = ZeroShotClassifier.from_open_clip(name, weights, CLASSES, templates)
@@ -152,11 +152,9 @@ def test_fingerprints_tell_models_apart() -> None:
     assert all(p != prints[0] for p in prints[1:])
 
 
-def test_a_tokenizer_whose_package_is_missing(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_whose_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    name = add_tiny_model(tmp_path_factory, "tiny-siglip", VISION["vit"])  # open_clip goes by the name
+    name = add_tiny_model(tmp_path, "tiny-siglip", TINY_VIT)  # open_clip goes by the name
     with pytest.raises(
         ModuleNotFoundError, match=r"tokenizer of tiny-siglip needs the package transformers: pip"
     ):
@@ -175,9 +173,15 @@ def test_built_under_inference_mode_or_autocast() -> None:
 
 
 def test_open_clip_under_inference_mode(tiny_model: str, checkpoint: Path) -> None:
+    """Its tensors take part in backward passes like those of one that was built outside."""
+    images = torch.randn(2, 3, 32, 32)
+    outside = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    expected = ramen.create("ramen", outside).predict(images)
     with torch.inference_mode():
-        clf = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
-    ramen.create("ramen", clf).predict(torch.randn(2, 3, 32, 32))
+        inside = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
+    answer = ramen.create("ramen", inside).predict(images)
+    assert torch.equal(answer.logits, expected.logits)
+    assert not torch.equal(answer.logits, answer.zero_shot_logits)
 
 
 def test_what_a_checkpoint_file_does_not_say_can_be_said(tiny_model: str, checkpoint: Path) -> None:
@@ -216,9 +220,9 @@ def test_unknown_models_and_weights(model: str, pretrained: str | None, message:
 
 def test_a_checkpoint_that_does_not_fit(checkpoint: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"tiny\.pt' cannot be loaded as ViT-B-32 .*text pos_embed width changed"
+        ValueError, match=r"tiny\.pt' cannot be loaded as ViT-S-32-alt .*text pos_embed width changed"
     ):
-        ZeroShotClassifier.from_open_clip("ViT-B-32", checkpoint, CLASSES)
+        ZeroShotClassifier.from_open_clip("ViT-S-32-alt", checkpoint, CLASSES)
 
 
 def test_a_checkpoint_with_a_tensor_too_few(tiny_model: str, checkpoint: Path, tmp_path: Path) -> None:

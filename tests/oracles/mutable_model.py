@@ -1,4 +1,4 @@
-"""An ordinary model, as the field writes it: parameters that require gradients and are written over."""
+"""The model of the oracles, as the field writes it: a module whose norm parameters are written over."""
 
 import copy
 
@@ -7,17 +7,24 @@ from torch import Tensor, nn
 
 from ramen import testing
 
-SCALE = 30.0
+SCALE = 30.0  # of testing.small_classifier
 CLASSES = 5
 
 
 def stream(batches: int, size: int = 5, seed: int = 0) -> list[Tensor]:
+    """Random batches of independent images, in fp64."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(size, 3, 32, 32, generator=generator, dtype=torch.float64) for _ in range(batches)]
 
 
 class MutableModel:
-    """The small tower in fp64; ``parameters`` are those of its norm layers."""
+    """The tower of ``testing.small_classifier`` in fp64.
+
+    Attributes:
+        model: The tower.
+        parameters: Those of its norm layers, by name; no others require gradients.
+        text: The class embeddings.
+    """
 
     def __init__(self, kind: str) -> None:
         self.model = testing.small_tower(kind).double().eval().requires_grad_(False)
@@ -30,8 +37,11 @@ class MutableModel:
             for kind in ("weight", "bias")
         }
 
+    def encode(self, images: Tensor) -> Tensor:
+        return nn.functional.normalize(self.model(images), dim=-1)
+
     def logits(self, images: Tensor) -> Tensor:
-        return SCALE * nn.functional.normalize(self.model(images), dim=-1) @ self.text.T
+        return SCALE * self.encode(images) @ self.text.T
 
     def entropies(self, images: Tensor) -> Tensor:
         p = self.logits(images).softmax(1)
@@ -48,6 +58,24 @@ class MutableModel:
 
     def reset(self) -> None:
         self.model.load_state_dict(self.original)
+
+
+class AdamModel(MutableModel):
+    """The same with torch's Adam; a reset puts back both, by loading copies."""
+
+    def __init__(self, kind: str, lr: float) -> None:
+        super().__init__(kind)
+        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=lr)
+        self.fresh_optimizer = copy.deepcopy(self.optimizer.state_dict())
+
+    def step(self, loss: Tensor) -> None:
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def reset(self) -> None:
+        super().reset()
+        self.optimizer.load_state_dict(self.fresh_optimizer)
 
 
 def use_batch_statistics(model: nn.Module) -> nn.Module:

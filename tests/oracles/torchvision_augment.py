@@ -29,7 +29,7 @@ COLOURS = {
 }
 
 
-def composed(images: Tensor, drawn: Draw) -> Tensor:
+def augment_with_torchvision(images: Tensor, drawn: Draw) -> Tensor:
     """Clip, colours, pad by edges, affine, blur, centre crop, flip, noise, clip."""
     height, width = images.shape[2:]
     out = images.clip(0, 1)

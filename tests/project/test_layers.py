@@ -14,7 +14,7 @@ def lint(root: Path) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     environment = {"PYTHONPATH": str(root / "src"), "PATH": ""}
     return subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -1,6 +1,15 @@
+"""The script that trains the tiny CLIP: its parts against plain ones, and a run of a few steps."""
+
+import ast
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
+import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,21 +18,41 @@ from ramen.data.drawings import captions, styles
 from ramen.data.drawings.shapes import OBJECTS
 from training import tiny_clip as train
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = train.Recipe(
-    pictures=96, steps=12, batch=48, warmup=2, width=32, layers=1, embed_dim=16, text_width=32, text_layers=1
+    pictures=48, steps=4, batch=24, warmup=2, width=32, layers=1, embed_dim=16, text_width=32, text_layers=1
 )
+CPU = torch.device("cpu")
 
 
-def trained(recipe):
-    return train.train(recipe, torch.device("cpu"))
+class PoolOfThisProcess:
+    """Stands in for ``ProcessPoolExecutor``: draws here, one part after the other."""
+
+    def __init__(self, workers):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    map = staticmethod(map)
 
 
-def test_the_recipe_decides_the_weights(tmp_path, capsys):
-    first = train.save(trained(SMALL), SMALL, tmp_path / "a")
-    assert first == train.save(trained(SMALL), SMALL, tmp_path / "b")
-    shorter = train.Recipe(**{**vars(SMALL), "steps": 11})
-    assert first != train.save(trained(shorter), shorter, tmp_path / "c")
-    assert "pictures drawn" in capsys.readouterr().out
+@pytest.fixture(scope="module")
+def caption_table():
+    return train.CaptionTable(open_clip.SimpleTokenizer(context_length=24), CPU)
+
+
+def test_the_recipe_decides_the_weights(tmp_path, capsys, monkeypatch, caption_table):
+    monkeypatch.setattr(train, "ProcessPoolExecutor", PoolOfThisProcess)
+    monkeypatch.setattr(train, "CaptionTable", lambda tokenizer, device: caption_table)
+    first = train.save(train.train(SMALL, CPU), SMALL, tmp_path / "a")
+    assert first == train.save(train.train(SMALL, CPU), SMALL, tmp_path / "b")
+    shorter = train.Recipe(**{**vars(SMALL), "steps": 3})
+    assert first != train.save(train.train(shorter, CPU), shorter, tmp_path / "c")
+    assert "48 images drawn" in capsys.readouterr().out
 
 
 def test_training_pictures_do_not_depend_on_the_number_of_workers(monkeypatch):
@@ -33,7 +62,7 @@ def test_training_pictures_do_not_depend_on_the_number_of_workers(monkeypatch):
     assert np.array_equal(one.pixels, two[0].pixels)
     assert objects.equal(two[1])
     assert drawn_in.equal(two[2])
-    assert len(np.unique(one.pixels.reshape(96, -1), axis=0)) == 96
+    assert len(np.unique(one.pixels.reshape(48, -1), axis=0)) == 48
 
 
 def test_matches_is_true_where_the_caption_is_true():
@@ -95,14 +124,12 @@ def test_shift_moves_by_whole_pixels_and_continues_the_edge():
     assert seen == {-2, -1, 0, 1, 2}
 
 
-def test_caption_table_draws_only_true_captions():
-    import open_clip
-
+def test_caption_table_draws_only_true_captions(caption_table):
     tokenizer = open_clip.SimpleTokenizer(context_length=24)
-    table = train.CaptionTable(tokenizer, torch.device("cpu"))
     objects = torch.full((60,), list(OBJECTS).index("cat"))
     additions = torch.full((60,), captions.FIRST_QUALITY)
-    drawn = {tuple(row) for row in table.draw(objects, additions, torch.Generator().manual_seed(0)).tolist()}
+    generator = torch.Generator().manual_seed(0)
+    drawn = {tuple(row) for row in caption_table.draw(objects, additions, generator).tolist()}
     possible = {tuple(row) for row in tokenizer(captions.captions("cat", captions.FIRST_QUALITY)).tolist()}
     assert drawn == possible
 
@@ -125,31 +152,49 @@ def test_unseen_styles_are_not_drawn_for_training(monkeypatch):
             np.zeros((len(objects), 32, 32, 3), np.uint8), np.zeros(len(objects), np.float32)
         )
 
-    class Here:
-        def __init__(self, workers):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        map = staticmethod(map)
-
-    monkeypatch.setattr(train, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(train, "ProcessPoolExecutor", PoolOfThisProcess)
     monkeypatch.setattr(train, "draw_images", note)
     train.draw_training_set(train.Recipe(pictures=500))
     assert drawn == set(styles.TRAINED)
 
 
-def test_command_line(tmp_path, monkeypatch, capsys):
-    options = [f"--{k.replace('_', '-')}={v}" for k, v in vars(SMALL).items()]
-    monkeypatch.setattr("sys.argv", ["train", "--out", str(tmp_path), "--device", "cpu", *options])
-    was = torch.are_deterministic_algorithms_enabled()
-    try:
+# -- the script ---------------------------------------------------------------------------------------
+
+
+def test_help_names_every_part_of_the_recipe(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tiny_clip.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
         train.main()
-    finally:
-        torch.use_deterministic_algorithms(was)
-    assert "sha256" in capsys.readouterr().out
-    assert {p.name for p in tmp_path.iterdir()} == {train.MODEL_FILE, train.CONFIG_FILE, "recipe.json"}
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in said for name in ("out", *vars(SMALL)))
+
+
+def test_a_few_steps_of_the_script(tmp_path):
+    """Started as documented, from the root of the repository; it writes a model that open_clip loads."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in vars(SMALL).items()]
+    done = subprocess.run(
+        [sys.executable, "training/tiny_clip.py", "--out", str(tmp_path), "--device", "cpu", *options],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sha256" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {train.MODEL_FILE, train.CONFIG_FILE, "recipe.json"}
+    assert json.loads((tmp_path / "recipe.json").read_text()) == vars(SMALL)
+    model = open_clip.create_model(f"local-dir:{tmp_path}")
+    assert model.visual.output_dim == SMALL.embed_dim
+
+
+def test_the_package_does_not_need_the_script():
+    """It is not part of what is installed."""
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            assert not [name for name in names if name.split(".")[0] == "training"], path

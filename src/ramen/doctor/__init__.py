@@ -23,16 +23,16 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(model: str | None = None) -> Iterator[Finding]:
-    """Everything that the checks find, as they find it; none of them stops the others.
+    """Yield the findings of all checks as they are made; a check that fails does not stop the others.
 
     Args:
-        model: Also look at this model, named as ``ramen.models.by_name.load_model`` takes it.
+        model: Also check this model; a name that ``ramen.models.by_name.load_model`` accepts.
     """
     for check in CHECKS:
         yield from findings_of(check)
     if model is not None:
 
-        def look_at_model() -> Iterator[Finding]:
+        def check_model() -> Iterator[Finding]:
             yield from trial.model_check(model)
 
-        yield from findings_of(look_at_model)
+        yield from findings_of(check_model)

@@ -14,7 +14,7 @@ THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def devices() -> Iterator[Finding]:
-    """What can compute."""
+    """The CUDA devices that torch sees."""
     import torch
 
     from ramen.utils.byte_sizes import readable_bytes
@@ -32,35 +32,34 @@ def devices() -> Iterator[Finding]:
             "cuda",
             "warning",
             f"there is an NVIDIA driver, but torch {torch.__version__} sees no device",
-            "install a torch for CUDA that fits the driver, and look at CUDA_VISIBLE_DEVICES",
+            "install a CUDA build of torch that supports the driver, and check CUDA_VISIBLE_DEVICES",
         )
     else:
-        yield Finding("cuda", "ok", "no device: everything runs on the CPU")
+        yield Finding("cuda", "ok", "no device; everything runs on the CPU")
 
 
 def threads() -> Iterator[Finding]:
-    """More threads than cores wait for each other: small models become many times slower."""
+    """Whether torch uses more threads than there are cores: small models then run many times slower."""
     import torch
 
-    cores, used = available_cores(), torch.get_num_threads()
-    text = f"{used} threads on {cores} cores"
+    cores, count = available_cores(), torch.get_num_threads()
+    text = f"{count} threads on {cores} cores"
     settings = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
     if settings:
         text += f" ({', '.join(f'{name}={value}' for name, value in settings.items())})"
     too_many = [name for name, value in settings.items() if value.isdigit() and int(value) > cores]
-    if used > cores or too_many:
-        yield Finding(
-            "threads", "warning", text, f"more threads than cores are slow: OMP_NUM_THREADS={cores}"
-        )
+    if count > cores or too_many:
+        advice = f"more threads than cores are slow: set OMP_NUM_THREADS={cores}"
+        yield Finding("threads", "warning", text, advice)
     else:
         yield Finding("threads", "ok", text)
 
 
 def available_cores() -> int:
-    """What this process may use: its affinity, and a control group's share of time."""
-    from ramen.data.make.worker_processes import available_cores as allowed
+    """The cores that this process may use: its affinity, limited by the CPU quota of its control group."""
+    from ramen.data.make.worker_processes import available_cores as cores_by_affinity
 
-    cores = allowed()
+    cores = cores_by_affinity()
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(cores, round(int(quota) / int(period))))
@@ -69,7 +68,7 @@ def available_cores() -> int:
 
 
 def memory() -> Iterator[Finding]:
-    """What is free of the host's memory."""
+    """How much of the host's memory is free."""
     import torch
 
     from ramen.utils.byte_sizes import readable_bytes
@@ -77,7 +76,7 @@ def memory() -> Iterator[Finding]:
 
     free = free_bytes(torch.device("cpu"))
     if free is None:
-        yield Finding("memory", "ok", "the system does not say how much is free")
+        yield Finding("memory", "ok", "the system does not report how much is free")
     elif free < LITTLE_MEMORY:
         advice = "a large model or memory may not fit: close other programs, lower capacity"
         yield Finding("memory", "warning", f"{readable_bytes(free)} free", advice)
@@ -86,12 +85,12 @@ def memory() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    """What is free where results are written."""
-    here = Path.cwd()
-    free = shutil.disk_usage(here).free
-    text = f"{free / _GIB:.2f} GiB free in {here}"
-    if not os.access(here, os.W_OK):
-        yield Finding("disk", "warning", f"{here} cannot be written to", "give --out a folder that can")
+    """How much disk space is free in the current folder, where results are written by default."""
+    folder = Path.cwd()
+    free = shutil.disk_usage(folder).free
+    text = f"{free / _GIB:.2f} GiB free in {folder}"
+    if not os.access(folder, os.W_OK):
+        yield Finding("disk", "warning", f"{folder} cannot be written to", "give a writable folder as --out")
     elif free < LITTLE_DISK:
         yield Finding("disk", "warning", text, "data sets and model weights may not fit")
     else:

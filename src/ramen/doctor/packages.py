@@ -1,4 +1,4 @@
-"""Which packages are there, whether they load, and whether they fit each other."""
+"""Which packages are installed, whether they load, and whether their versions match."""
 
 import importlib
 import importlib.metadata
@@ -11,10 +11,10 @@ from ramen import __version__
 from ramen.doctor.findings import Finding, brief
 
 PYTHON = (3, 11)
-# The package's own requirements: distribution, module, oldest version.
+# The package's own requirements: distribution, module, oldest supported version.
 REQUIRED = (
     ("torch", "torch", "2.8"),
-    ("torchvision", "torchvision", ""),  # open_clip brings it
+    ("torchvision", "torchvision", ""),  # a dependency of open_clip
     ("open_clip_torch", "open_clip", "3.0"),
     ("ftfy", "ftfy", ""),  # open_clip's tokenizer
     ("numpy", "numpy", "1.26"),
@@ -24,16 +24,16 @@ REQUIRED = (
     ("matplotlib", "matplotlib", "3.8"),
 )
 OPTIONAL = {
-    "triton": "faster kernels on NVIDIA devices; torch for CUDA brings it",
-    "transformers": "text towers with a tokenizer of their own, as SigLIP has: ramen-tta[transformers]",
-    "sentencepiece": "the same",
-    "imagecorruptions": "the published photographs of frost; without them frost is generated",
+    "triton": "faster kernels on NVIDIA devices; comes with CUDA builds of torch",
+    "transformers": "text towers with their own tokenizer, such as SigLIP's: ramen-tta[transformers]",
+    "sentencepiece": "the same as transformers",
+    "imagecorruptions": "the published photographs of frost; without it frost is generated",
 }
-_MISMATCH = "torchvision::nms"  # what torch says it lacks when torchvision was built for another torch
+_MISMATCH = "torchvision::nms"  # the operator that torch misses if torchvision was built for another torch
 
 
 def python_version() -> Iterator[Finding]:
-    """The interpreter, and this package."""
+    """The versions of Python and of this package."""
     text = f"{platform.python_version()} ({sys.executable}), ramen {__version__}"
     if sys.version_info < PYTHON:
         yield Finding("python", "problem", text, f"Python {'.'.join(map(str, PYTHON))} or newer is needed")
@@ -42,42 +42,42 @@ def python_version() -> Iterator[Finding]:
 
 
 def required_packages() -> Iterator[Finding]:
-    """Whether what is needed is there, new enough, and loads."""
+    """Whether each required package is installed, new enough, and loads."""
     for distribution, module, oldest in REQUIRED:
-        yield _required(distribution, module, oldest)
+        yield _check_required(distribution, module, oldest)
 
 
-def _required(distribution: str, module: str, oldest: str) -> Finding:
-    wanted = f"{distribution}>={oldest}" if oldest else distribution
+def _check_required(distribution: str, module: str, oldest: str) -> Finding:
+    requirement = f"{distribution}>={oldest}" if oldest else distribution
     version = installed(distribution)
     if version is None:
-        return Finding(distribution, "problem", "not installed", f"pip install '{wanted}'")
+        return Finding(distribution, "problem", "not installed", f"pip install '{requirement}'")
     try:
         importlib.import_module(module)
-    except Exception as error:  # a package that is half there raises anything
-        return _broken(distribution, version, error)
+    except Exception as error:  # a half-installed package may raise anything
+        return _does_not_load(distribution, version, error)
     if _numbers(version) < _numbers(oldest):
-        return Finding(distribution, "problem", f"{version} is too old", f"pip install --upgrade '{wanted}'")
+        advice = f"pip install --upgrade '{requirement}'"
+        return Finding(distribution, "problem", f"{version} is too old", advice)
     return Finding(distribution, "ok", version)
 
 
-def _broken(distribution: str, version: str, error: Exception) -> Finding:
+def _does_not_load(distribution: str, version: str, error: Exception) -> Finding:
     if _MISMATCH in str(error):
         return Finding(
             distribution,
             "problem",
-            f"{version} does not load: torchvision and torch do not fit each other ({brief(error, 120)}); "
-            f"torchvision {installed('torchvision')} was built for {_torch_of_torchvision()}, here is torch "
+            f"{version} does not load: torchvision does not match torch ({brief(error, 120)}); torchvision "
+            f"{installed('torchvision')} was built for {_torch_of_torchvision()}, installed is torch "
             f"{installed('torch')}",
-            "install both again, together, from the same place: "
-            "pip install --force-reinstall torch torchvision",
+            "reinstall both together from the same index: pip install --force-reinstall torch torchvision",
         )
     advice = f"pip install --force-reinstall '{distribution}'"
     return Finding(distribution, "problem", f"{version} does not load: {brief(error)}", advice)
 
 
 def _torch_of_torchvision() -> str:
-    """The torch that torchvision states it needs."""
+    """The torch version that torchvision requires."""
     try:
         needs = importlib.metadata.requires("torchvision") or []
     except importlib.metadata.PackageNotFoundError:
@@ -87,7 +87,7 @@ def _torch_of_torchvision() -> str:
 
 
 def torch_and_torchvision() -> Iterator[Finding]:
-    """Whether torchvision's operators are known to torch; open_clip needs them to load."""
+    """Whether torch knows torchvision's operators, without which open_clip does not load."""
     import torch
 
     try:
@@ -97,20 +97,20 @@ def torch_and_torchvision() -> Iterator[Finding]:
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
     except Exception as error:
         mismatch = _MISMATCH if _MISMATCH in str(error) else f"{_MISMATCH} fails: {error}"
-        yield _broken("torchvision", installed("torchvision") or "-", RuntimeError(mismatch))
+        yield _does_not_load("torchvision", installed("torchvision") or "-", RuntimeError(mismatch))
         return
-    yield Finding("torch and torchvision", "ok", "fit each other")
+    yield Finding("torch and torchvision", "ok", "match")
 
 
 def optional_packages() -> Iterator[Finding]:
-    """What may be there beside."""
+    """The optional packages, and what each is good for."""
     for distribution, purpose in OPTIONAL.items():
         text = installed(distribution) or f"not installed, not needed: {purpose}"
         yield Finding(distribution, "ok", text)
 
 
 def installed(distribution: str) -> str | None:
-    """The version of a distribution, None if it is not there."""
+    """The version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A trial: the tiny model on a handful of drawings, and a model of the user's choice looked at."""
+"""Trial runs: the tiny model on a few drawings, and a check of a model of the user's choice."""
 
 import re
 import time
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 from ramen.doctor.findings import Finding
 
-RIGHT = 0.9  # of the drawings; all but one or two are expected
-SLOW_MS = 25.0  # an image through the tiny tower; a core needs one or two
+EXPECTED_ACCURACY = 0.9  # on the drawings; normally at most one or two are wrong
+SLOW_MS = 25.0  # per image in the tiny model; one core normally needs one or two
 _SEED = (2026,)
+_TRY_ANOTHER_TORCH = "torch gives wrong results on this machine: try another version"
 
 
 def self_test() -> Iterator[Finding]:
-    """Zero-shot answers to drawings of every object, then one batch of Ramen."""
+    """Classify a drawing of every object zero-shot, then as one batch with Ramen."""
     import torch
 
     from ramen.data.drawings.images import draw_images
@@ -29,43 +30,42 @@ def self_test() -> Iterator[Finding]:
     pixels = draw_images(names, [style] * len(names), _SEED).pixels
     images = classifier.preprocess(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     zero_shot = create("ensemble", classifier)
-    zero_shot.predict(images)  # the first call also prepares things
+    zero_shot.predict(images)  # a warm-up
     start = time.perf_counter()
     labels = zero_shot.predict(images).labels
-    milliseconds = 1000 * (time.perf_counter() - start) / len(images)
-    right = int((labels == torch.arange(len(names))).sum())
-    yield _answers(right, len(names))
+    zero_shot_ms = 1000 * (time.perf_counter() - start) / len(images)
+    correct = int((labels == torch.arange(len(names))).sum())
+    yield _zero_shot_finding(correct, len(names))
     method = create("ramen", classifier, topk=3, beta=0.0, lr=0.02)
     start = time.perf_counter()
     prediction = method.predict(images)
-    spent = 1000 * (time.perf_counter() - start) / len(images)
+    ramen_ms = 1000 * (time.perf_counter() - start) / len(images)
     refused = int(prediction.fallback.sum())
     if refused or not prediction.logits.isfinite().all():
-        text = f"{refused} of {len(names)} images were refused: something in them became infinite"
-        yield Finding("ramen", "problem", text, "torch computes wrongly here: try another version")
+        text = f"{refused} of {len(names)} images were refused: their values became infinite or NaN"
+        yield Finding("ramen", "problem", text, _TRY_ANOTHER_TORCH)
     else:
-        yield Finding("ramen", "ok", f"answers a batch of {len(names)}")
-    yield _speed(milliseconds, spent)
+        yield Finding("ramen", "ok", f"adapts to a batch of {len(names)} images")
+    yield _speed_finding(zero_shot_ms, ramen_ms)
 
 
-def _answers(right: int, count: int) -> Finding:
-    text = f"{right} of {count} drawings are named rightly"
-    if right < RIGHT * count:
-        return Finding("zero-shot", "problem", text, "torch computes wrongly here: try another version")
+def _zero_shot_finding(correct: int, count: int) -> Finding:
+    text = f"{correct} of {count} drawings are classified correctly"
+    if correct < EXPECTED_ACCURACY * count:
+        return Finding("zero-shot", "problem", text, _TRY_ANOTHER_TORCH)
     return Finding("zero-shot", "ok", text)
 
 
-def _speed(zero_shot: float, ramen: float) -> Finding:
-    text = f"{zero_shot:.2f} ms an image with the tiny model, {ramen:.2f} with Ramen, on the CPU"
-    if zero_shot > SLOW_MS:
-        return Finding(
-            "speed", "warning", text, "slow for this small a model: look at threads, and at other load"
-        )
+def _speed_finding(zero_shot_ms: float, ramen_ms: float) -> Finding:
+    text = f"{zero_shot_ms:.2f} ms per image with the tiny model, {ramen_ms:.2f} ms with Ramen, on the CPU"
+    if zero_shot_ms > SLOW_MS:
+        advice = "slow for such a small model: check the number of threads, and what else is running"
+        return Finding("speed", "warning", text, advice)
     return Finding("speed", "ok", text)
 
 
 def model_check(name: str) -> Iterator[Finding]:
-    """Which norm layers of a model's image tower are adapted, and how it computes."""
+    """Which norm layers of a model's image tower are adapted, and how its forward pass is computed."""
     from ramen.models.by_name import load_model
 
     with warnings.catch_warnings(record=True) as caught:
@@ -73,10 +73,10 @@ def model_check(name: str) -> Iterator[Finding]:
         try:
             classifier = load_model(name, ["cat", "dog"])
         except (ValueError, ModuleNotFoundError, OSError) as error:
-            yield Finding(name, "problem", f"cannot be loaded: {error}", "`ramen models list` has the names")
+            yield Finding(name, "problem", f"cannot be loaded: {error}", "see `ramen models list`")
             return
     encoder = classifier.encoder
-    # blocks are alike: transformer.resblocks.*.ln_1 stands for all of them
+    # one entry for the same layer of all blocks: transformer.resblocks.*.ln_1
     layers = {piece.layer: re.sub(r"\b\d+\b", "*", piece.layer) for piece in encoder.layout}
     groups = ", ".join(f"{group} ({count})" for group, count in Counter(layers.values()).items())
     size = "x".join(map(str, classifier.image_size or ("any",)))

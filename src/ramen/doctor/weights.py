@@ -1,4 +1,4 @@
-"""Weights: those that come with the package, and those that presets need."""
+"""Weights: those included in the package, and those that the presets need."""
 
 import re
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from ramen.doctor.findings import Finding
 
 
 def tiny_weights() -> Iterator[Finding]:
-    """Whether the tiny model's file is the one that its card describes."""
+    """Whether the weights of the tiny model are the ones that its model card describes."""
     file, card = (_tiny_folder() / name for name in ("open_clip_model.safetensors", "MODEL_CARD.md"))
-    advice = "install ramen-tta again"
+    advice = "reinstall ramen-tta"
     for path in (file, card):
         if not path.is_file():
             yield Finding("tiny model", "problem", f"{path} is missing", advice)
@@ -19,13 +19,15 @@ def tiny_weights() -> Iterator[Finding]:
     stated = re.search(r"SHA-256 \| `([0-9a-f]{64})`", card.read_text(encoding="utf-8"))
     found = sha256(file.read_bytes()).hexdigest()
     if stated is None or stated[1] != found:
-        yield Finding("tiny model", "problem", f"{file} is not the file that its card describes", advice)
+        yield Finding(
+            "tiny model", "problem", f"{file} is damaged: its SHA-256 is not its model card's", advice
+        )
     else:
-        yield Finding("tiny model", "ok", f"its weights are whole (sha256 {found[:12]})")
+        yield Finding("tiny model", "ok", f"its weights are intact (sha256 {found[:12]})")
 
 
 def _tiny_folder() -> Path:
-    """As ``ramen.models.tiny_clip.model`` has it, which cannot be loaded where torch is broken."""
+    """The same folder as in ``ramen.models.tiny_clip.model``, which cannot be imported if torch is broken."""
     return Path(__file__).parents[1] / "models" / "tiny_clip" / "weights"
 
 
@@ -37,20 +39,21 @@ def pretrained_weights() -> Iterator[Finding]:
 
     models = sorted({str(load_preset(name).model) for name in list_presets()} - {"tiny"})
     missing = [model for model in models if not _downloaded(model)]
-    place = f"{HF_HUB_CACHE} and {_url_cache()}"
-    here = [model for model in models if model not in missing]
-    if here:
-        yield Finding("weights", "ok", f"{', '.join(here)} are in {place}")
+    folders = f"{HF_HUB_CACHE} and {_url_cache()}"
+    downloaded = [model for model in models if model not in missing]
+    if downloaded:
+        yield Finding("weights", "ok", f"downloaded: {', '.join(downloaded)} (in {folders})")
     if missing:
         yield Finding(
             "weights",
             "warning",
-            f"not downloaded, needed by presets: {', '.join(missing)} (looked in {place})",
-            "open_clip fetches them on first use; without a connection give ARCH/FILE as --model",
+            f"not downloaded, needed by presets: {', '.join(missing)} (not found in {folders})",
+            "open_clip downloads them on first use; offline, give ARCH/FILE as --model",
         )
 
 
 def _downloaded(model: str) -> bool:
+    """Whether the file of ``ARCHITECTURE/TAG`` is in the cache of huggingface_hub or of open_clip."""
     from huggingface_hub import try_to_load_from_cache
     from open_clip import get_pretrained_cfg
     from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME

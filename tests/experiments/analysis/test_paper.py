@@ -1,14 +1,13 @@
-"""The reported numbers: some copied by hand, all of them against a file of facts beside the checkout."""
+"""The reported numbers: some copied by hand, all of them against a file of facts."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.paper import Value
+from tests.helpers.shared_files import PAPER_FACTS
 
-FACTS = Path(__file__).resolve().parents[4] / "shared" / "facts" / "paper_tables.json"
 DATA = {
     "CIFAR-10-C": "cifar10c",
     "CIFAR-100-C": "cifar100c",
@@ -106,11 +105,10 @@ def test_compositions_are_shares() -> None:
 
 @pytest.fixture(scope="module")
 def facts():
-    if not FACTS.is_file():
-        pytest.skip("the file of facts is not beside the checkout")
-    return json.loads(FACTS.read_text())
+    return json.loads((PAPER_FACTS.path / "paper_tables.json").read_text())
 
 
+@pytest.mark.paper_facts
 def test_tables_equal_the_facts(facts) -> None:
     compared = 0
     for setting, rows in facts["mixed"].items():
@@ -133,6 +131,7 @@ def test_tables_equal_the_facts(facts) -> None:
         assert value == Value(*weights[f"Ramen ent={entropy} sim={similarity}"])
 
 
+@pytest.mark.paper_facts
 def test_figures_equal_the_facts(facts) -> None:
     figures = facts["figures_digitised_from_vector_pdf"]
     for title, rows in figures["single_vs_mixed"].items():
@@ -161,6 +160,7 @@ def check_curve(curve: paper.Curve, facts: dict[str, dict[str, float]]) -> None:
     assert curve.points == {float(value): Value(p["mean"], p["sd"]) for value, p in facts.items()}
 
 
+@pytest.mark.paper_facts
 def test_costs_equal_the_facts(facts) -> None:
     for name, row in facts["time_cifar100c_vitb16_v100"].items():
         found = paper.reported_times()[NAMES.get(name, paper.WITHOUT_CACHE)]

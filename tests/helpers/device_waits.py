@@ -1,4 +1,4 @@
-"""A block in which nothing may wait for the GPU."""
+"""A block in which the host must not wait for the GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Whatever makes the host wait for the device raises an error, as torch notices it."""
+    """Whatever makes the host wait for the device raises an error, as far as torch notices it."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,38 +1,11 @@
-"""A model as the field writes it: a mutable module in fp64 whose norm layers have an optimizer."""
-
-import copy
+"""What the oracles of CLIPArTT and WATT share: the published loss, texts with words in common, batches."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import ramen
 from ramen import prompts, testing
-
-SCALE = 30.0  # of testing.small_classifier
-
-
-class OrdinaryModel:
-    """The tower of ``testing.small_classifier``; weights and Adam are put back by loading copies."""
-
-    def __init__(self, kind: str, lr: float) -> None:
-        self.model = testing.small_tower(kind).double().eval().requires_grad_(False)
-        self.norms = [m for m in self.model.modules() if isinstance(m, nn.LayerNorm | nn.BatchNorm2d)]
-        self.parameters = [p.requires_grad_() for m in self.norms for p in (m.weight, m.bias)]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=lr)
-        self.original = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
-
-    def reset(self) -> None:
-        self.model.load_state_dict(self.original[0])
-        self.optimizer.load_state_dict(self.original[1])
-
-    def encode(self, images: Tensor) -> Tensor:
-        features = self.model(images)
-        return features / features.norm(dim=1, keepdim=True)
-
-    def step(self, loss: Tensor) -> None:
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+from tests.oracles.mutable_model import SCALE
 
 
 def published_loss(
@@ -54,7 +27,7 @@ def published_loss(
 
 
 def embed_words(texts: list[str]) -> Tensor:
-    """Texts as sums of random vectors for their words: those that share words are alike."""
+    """Texts as sums of random vectors, one per word: texts that share words are similar."""
     rows = []
     for text in texts:
         row = torch.zeros(16)
@@ -65,8 +38,8 @@ def embed_words(texts: list[str]) -> Tensor:
     return torch.stack(rows)
 
 
-def alike_classifier(kind: str) -> ramen.ZeroShotClassifier:
-    """``testing.small_classifier`` in fp64 with texts that are alike.
+def classifier_of_similar_texts(kind: str) -> ramen.ZeroShotClassifier:
+    """``testing.small_classifier`` in fp64 with texts that are similar to each other.
 
     Among texts and images that have nothing in common, the targets of the contrastive loss would be 0 and 1
     whatever is wrong with them.
@@ -86,10 +59,10 @@ def alike_classifier(kind: str) -> ramen.ZeroShotClassifier:
 def stream(
     batches: int, last: int = 2, seed: int = 0, spreads: tuple[float, ...] = (0.05, 0.3, 0.1, 1.0)
 ) -> list[Tensor]:
-    """Random batches of five and a last one, in turn of images that are more or less alike."""
+    """Random batches of five and one of ``last``; ``spreads`` say, in turn, how much their images differ."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    drawn = []
     for index, n in enumerate([5] * (batches - 1) + [last]):
         images = torch.randn(n + 1, 3, 32, 32, generator=generator, dtype=torch.float64)
-        found.append(images[:1] + spreads[index % len(spreads)] * images[1:])
-    return found
+        drawn.append(images[:1] + spreads[index % len(spreads)] * images[1:])
+    return drawn

@@ -1,18 +1,13 @@
-"""Losses, codecs, weighted sums, devices and argument checks."""
+"""Losses: entropy and the contrastive loss, against plain loops."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ramen.methods._contrastive import contrastive_loss
 from ramen.methods._steps import entropy, mean_entropy
-from ramen.utils import byte_sizes, checks, devices
-from ramen.utils.pair_scores import pair_scores
-
-# -- objectives -------------------------------------------------------------------------------------
 
 
 def test_entropy_is_minus_sum_p_ln_p() -> None:
@@ -113,96 +108,3 @@ def test_one_image_or_none_has_no_contrast(usable: list[bool], dtype: torch.dtyp
     value = contrastive_loss(z, u, torch.tensor(usable), 100.0)
     assert value == 0
     assert torch.autograd.grad(value, z)[0].eq(0).all()
-
-
-# -- hashing ----------------------------------------------------------------------------------------
-
-
-def test_pair_scores_are_uniform_and_independent() -> None:
-    scores = pair_scores(0, torch.arange(300), torch.arange(500))
-    assert scores.shape == (300, 500)
-    assert scores.min() >= 0
-    assert scores.max() < 1
-    assert len(scores.unique()) == 150_000
-    counts = torch.histc(scores.float(), bins=50, min=0, max=1)
-    assert ((counts - 3000) / 3000**0.5).abs().max() < 4.5
-    for other in (scores.roll(1, 0), scores.roll(1, 1), pair_scores(1, torch.arange(300), torch.arange(500))):
-        assert torch.corrcoef(torch.stack([scores.flatten(), other.flatten()]))[0, 1].abs() < 0.01
-
-
-def test_pair_scores_depend_on_the_numbers_alone() -> None:
-    queries, entries = torch.arange(20), torch.arange(12).view(3, 4)
-    whole = pair_scores(7, queries, entries)
-    assert whole.shape == (20, 3, 4)
-    assert torch.equal(pair_scores(7, queries[5:6], entries)[0], whole[5])
-    assert torch.equal(pair_scores(7, queries, entries[1:2])[:, 0], whole[:, 1])
-
-
-# -- devices ----------------------------------------------------------------------------------------
-
-
-def test_free_memory_of_this_machine() -> None:
-    free = devices.free_bytes(torch.device("cpu"))
-    if free is not None:
-        assert 2**20 < free < 2**50
-    assert devices.free_bytes(torch.device("meta")) is None
-
-
-def test_free_memory_respects_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_meminfo_available", lambda: 1000)
-    for container, expected in ((None, 1000), (300, 300), (5000, 1000)):
-        monkeypatch.setattr(devices, "_container_available", lambda c=container: c)
-        assert devices.free_bytes(torch.device("cpu")) == expected
-    monkeypatch.setattr(devices, "_meminfo_available", lambda: None)
-    monkeypatch.setattr(devices, "_container_available", lambda: None)
-    assert devices.free_bytes(torch.device("cpu")) is None
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(5, "5 B"), (2048, "2.00 KiB"), (5_785 * 2**20, "5.65 GiB"), (3 * 2**20, "3.00 MiB")]
-)
-def test_readable_bytes(count: int, text: str) -> None:
-    assert byte_sizes.readable_bytes(count) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "count"),
-    [(7, 7), ("7", 7), ("450 MiB", 450 * 2**20), ("2GB", 2 * 10**9), (" .5 kib ", 512), ("1 TiB", 2**40)],
-)
-def test_parse_bytes(value: object, count: int) -> None:
-    assert byte_sizes.parse_bytes("memory_budget", value) == count
-
-
-@pytest.mark.parametrize("value", ["", "GiB", "-1 GiB", "1 GiBi", "1 2", "0", "0.1 B", "nan", "1e9"])
-def test_text_that_is_no_number_of_bytes(value: str) -> None:
-    with pytest.raises(ValueError, match="memory_budget must be a number of bytes or text such as '2 GiB'"):
-        byte_sizes.parse_bytes("memory_budget", value)
-
-
-@pytest.mark.parametrize("device", ["gpu", "cpu:cpu", 3.5])
-def test_unknown_devices(device: object) -> None:
-    with pytest.raises(ValueError, match="device must name a torch device such as 'cpu' or 'cuda', got"):
-        devices.parse_device(device)
-
-
-def test_dtypes() -> None:
-    assert devices.parse_dtype("bfloat16") == devices.parse_dtype(torch.bfloat16) == torch.bfloat16
-    with pytest.raises(ValueError, match=r"dtype must be one of .* got torch\.int8"):
-        devices.parse_dtype(torch.int8)
-
-
-# -- checks -----------------------------------------------------------------------------------------
-
-
-def test_the_nearest_name_comes_first() -> None:
-    assert checks.nearest("tentt", ["tent", "note"]) == "; did you mean 'tent'? Valid: note, tent"
-    assert checks.nearest("VIT-b-32", ["ViT-B-32", "RN50"]).startswith("; did you mean 'ViT-B-32'?")
-    assert checks.nearest("zzz", ["tent"]) == " Valid: tent"
-    assert checks.nearest("x", []) == " (there are none)"
-    assert "(100 in all)" in checks.nearest("x", [str(i) for i in range(100)])
-
-
-def test_numpys_numbers_are_numbers() -> None:
-    assert checks.integer("capacity", np.int64(75), 1) == 75
-    assert checks.number("lr", np.float32(0.5), 0) == 0.5
-    assert type(checks.integer("capacity", np.int64(75), 1)) is int
