@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from ramen.experiments.analysis.grouping import Group
 from ramen.experiments.analysis.scoring import Spread
 from ramen.experiments.analysis.sweep_curve import Point, Sweep
 from ramen.experiments.figures import cost, heatmaps, results
@@ -18,8 +19,13 @@ EN_DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 METHODS = tuple(f"method {number}" for number in range(13))
 
 
+def group(mean: float) -> Group:
+    """Three seeds with that mean and a deviation of 0.3."""
+    return Group(tuple({"scores": {"average": mean + offset}} for offset in (-0.3, 0.0, 0.3)))
+
+
 def sweep(values: tuple[object, ...] = (5, 10, 20), reported: float | None = 61.5) -> Sweep:
-    points = [Point(value, str(value), 60.0 + n, 0.3, 3, reported) for n, value in enumerate(values)]
+    points = [Point(value, str(value), group(60.0 + n), reported) for n, value in enumerate(values)]
     return Sweep("topk", "ramen", "cifar10c", "ViT-B-32/openai", "mixed", points, {"CLIP": 55.0})
 
 
@@ -88,7 +94,7 @@ def test_a_curve_tells_its_numbers_and_the_papers() -> None:
     figure = results.sweep_figure(sweep())
     axes = figure.axes[0]
     measured = axes.containers[0].lines[0]
-    assert measured.get_ydata().tolist() == [60.0, 61.0, 62.0]
+    assert measured.get_ydata().tolist() == pytest.approx([60.0, 61.0, 62.0])
     low, high = axes.containers[0].lines[2][0].get_segments()[1][:, 1]
     assert (low, high) == pytest.approx((60.7, 61.3))
     dashed = next(line for line in axes.lines if line.get_label() == "reported")
@@ -104,7 +110,7 @@ def test_a_curve_without_the_papers_has_no_dashes() -> None:
 def test_words_that_were_varied_become_bars() -> None:
     figure = results.sweep_figure(sweep(("w/o PB", "w/o DC")))
     heights = [patch.get_height() for patch in figure.axes[0].patches]
-    assert heights == [60.0, 61.0, 61.5, 61.5]
+    assert heights == pytest.approx([60.0, 61.0, 61.5, 61.5])
 
 
 def test_a_sweep_without_points_is_refused() -> None:

@@ -7,15 +7,17 @@ from rich.console import Console
 
 from ramen.experiments.analysis.grouping import by_setting, group
 from ramen.experiments.tables.accuracy import accuracy_table, averages_table
-from ramen.experiments.tables.cost import changes_table, memory_table, time_table
-from ramen.experiments.tables.table import print_tables, width
+from ramen.experiments.tables.changes import changes_table
+from ramen.experiments.tables.cost import cost_table, memory_table, time_table
+from ramen.experiments.tables.group_rows import group_rows
+from ramen.experiments.tables.terminal import print_tables, width
 from tests.fakes.published_results import published_result
 from tests.fakes.results import sample_result
 
 
-def groups_of(*results):
+def rows_of(*results):
     (groups,) = by_setting(group(results))
-    return groups
+    return group_rows(groups)
 
 
 def texts(table, row: int) -> list[str]:
@@ -25,7 +27,7 @@ def texts(table, row: int) -> list[str]:
 def test_the_papers_shape_with_its_numbers_below() -> None:
     results = [published_result("ramen", seed=seed) for seed in (0, 1, 2)]
     results += [published_result("tent", offset=5.0), published_result("clip")]
-    table = accuracy_table(groups_of(*results))
+    table = accuracy_table(rows_of(*results))
     heads = "Method Gauss Shot Impul Defoc Glass Motion Zoom Snow Frost Fog Brit Contr Elast Pixel JPEG Avg."
     assert " ".join(column.head for column in table.columns) == heads
     assert [row[0].text for row in table.rows] == ["CLIP", "  paper", "Tent", "  paper", "Ramen", "  paper"]
@@ -42,20 +44,20 @@ def test_the_papers_shape_with_its_numbers_below() -> None:
 
 def test_best_and_second_best_of_a_column() -> None:
     results = [published_result(name) for name in ("clip", "tent", "ramen")]
-    table = accuracy_table(groups_of(*results))
+    table = accuracy_table(rows_of(*results))
     gauss = {row[0].text: row[1].emphasis for row in table.rows if row[0].text != "  paper"}
     assert gauss == {"CLIP": None, "Tent": "second", "Ramen": "best"}
     zoom = [row[7].emphasis for row in table.rows[::2]]
     assert zoom == [None, "second", "best"]
-    assert all(cell.emphasis is None for cell in accuracy_table(groups_of(published_result())).rows[0])
-    two = averages_table(groups_of(published_result("clip"), published_result("ramen")))
+    assert all(cell.emphasis is None for cell in accuracy_table(rows_of(published_result())).rows[0])
+    two = averages_table(rows_of(published_result("clip"), published_result("ramen")))
     assert [row[1].emphasis for row in two.rows] == [None, "best"]  # the other of two is no second best
 
 
 def test_only_comparable_rows_have_the_papers_numbers() -> None:
-    table = accuracy_table(groups_of(published_result("tent"), published_result(overrides={"topk": 7})))
+    table = accuracy_table(rows_of(published_result("tent"), published_result(overrides={"topk": 7})))
     assert [row[0].text for row in table.rows] == ["Tent", "  paper", "Ramen"]
-    assert "Without the paper's numbers of Ramen: topk=7 instead of 50." in table.notes
+    assert "Without the paper's numbers for Ramen: topk=7 instead of 50." in table.notes
     records = {(one["method"], one["domain"]): one for one in table.records}
     assert records["tent", "fog"]["paper"] == 74.0
     assert records["ramen", "fog"]["paper"] is None
@@ -64,19 +66,20 @@ def test_only_comparable_rows_have_the_papers_numbers() -> None:
 
 
 def test_a_data_set_that_the_paper_does_not_have() -> None:
-    groups = groups_of(sample_result(data="pacs"), sample_result("tent", data="pacs"))
+    groups = rows_of(sample_result(data="pacs"), sample_result("tent", data="pacs"))
     table = averages_table(groups)
-    assert [column.head for column in table.columns] == ["Method", "accuracy", "seeds", "gain on zero-shot"]
+    assert [column.head for column in table.columns] == ["Method", "Average", "Above zero-shot", "Seeds"]
     assert table.notes[0] == "Without the paper's numbers: the paper does not use pacs."
 
 
 def test_averages_with_deviations_and_differences() -> None:
     results = [published_result(average=value, seed=seed) for seed, value in enumerate((71.0, 72.0, 73.0))]
     results += [published_result("tent", average=67.0), published_result("entmin", average=70.0)]
-    table = averages_table(groups_of(*results))
-    assert texts(table, 0)[:5] == ["EntMin", "70.00", "1", "67.12 ± 0.04", "+2.88"]
-    assert texts(table, 1)[:5] == ["Tent", "67.00", "1", "66.9 ± 0.2", "+0.10"]
-    assert texts(table, 2)[:5] == ["Ramen", "72.00 ± 1.00", "3", "72.7 ± 0.1", "-0.70"]
+    table = averages_table(rows_of(*results))
+    rows = [[cell.text for cell in (row[0], row[1], *row[3:])] for row in table.rows]
+    assert rows[0] == ["EntMin", "70.00", "67.12 ± 0.04", "+2.88", "1"]
+    assert rows[1] == ["Tent", "67.00", "66.9 ± 0.2", "+0.10", "1"]
+    assert rows[2] == ["Ramen", "72.00 ± 1.00", "72.7 ± 0.1", "-0.70", "3"]
     marks = {row[0].text: row[4].marked for row in table.rows}
     assert marks == {"EntMin": True, "Tent": False, "Ramen": False}  # Ramen: 2 sqrt(1/3 + 0.01) = 1.17
     assert any("EntMin is in no table" in note for note in table.notes)
@@ -89,7 +92,7 @@ def test_averages_with_deviations_and_differences() -> None:
 def test_gain_is_that_of_the_results() -> None:
     result = published_result(average=60.0)
     result["scores"]["difference"] = {"points": 1.5, "margin": 0.25}
-    assert texts(averages_table(groups_of(result)), 0)[-1] == "+1.50 ± 0.25"
+    assert texts(averages_table(rows_of(result)), 0)[2] == "+1.50 ± 0.25"
 
 
 def test_time_beside_the_papers() -> None:
@@ -98,12 +101,12 @@ def test_time_beside_the_papers() -> None:
         result = published_result(name, data="cifar100c")
         result["cost"] |= {"ms_an_image": ms, "passes": {"forward": 2, "backward": 1}}
         results.append(result)
-    table = time_table(groups_of(*results))
+    table = time_table(rows_of(*results))
     assert texts(table, 0) == ["CLIP", "2.00", "1.0", "2 / 1", "2.18", "1.0"]
     assert texts(table, 2) == ["Ramen", "5.00", "2.5", "2 / 1", "5.65", "2.6"]  # 848 s of 150,000; 848 / 327
     assert any("V100" in note for note in table.notes)
-    elsewhere = time_table(groups_of(published_result("ramen")))
-    assert [column.head for column in elsewhere.columns] == ["Method", "ms an image", "passes (F / B)"]
+    elsewhere = time_table(rows_of(published_result("ramen")))
+    assert [column.head for column in elsewhere.columns] == ["Method", "ms per image", "Passes (F / B)"]
 
 
 def test_memory_beside_the_papers() -> None:
@@ -111,23 +114,23 @@ def test_memory_beside_the_papers() -> None:
     ordinary["cost"] |= {"peak_device_bytes": 3 * 2**30, "memory_bytes": 5 * 2**20}
     on_cpu = published_result(data="cifar100c", overrides={"placement": "cpu"})
     entmin = published_result("entmin", data="cifar100c", average=40.0)
-    table = memory_table(groups_of(ordinary, on_cpu, entmin))
+    table = memory_table(rows_of(ordinary, on_cpu, entmin))
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert rows["Ramen (placement=encoder)"] == ["3,072", "900", "5.0", "14,526"]
     assert rows["Ramen (placement=cpu)"][-1] == "8,642"
     assert rows["EntMin"][-1] == "7,290"
-    assert texts(memory_table(groups_of(published_result())), 0)[-1] == "11,564"
-    changed = memory_table(groups_of(published_result(overrides={"capacity": 10})))
-    assert "paper, device" not in [column.head for column in changed.columns]
+    assert texts(memory_table(rows_of(published_result())), 0)[-1] == "11,564"
+    changed = memory_table(rows_of(published_result(overrides={"capacity": 10})))
+    assert "Paper, device" not in [column.head for column in changed.columns]
 
 
 def test_the_largest_peak_of_all_seeds_counts() -> None:
     results = [published_result(seed=seed) for seed in (0, 1)]
     results[0]["cost"]["peak_device_bytes"] = 7 * 2**20
     results[1]["cost"]["peak_device_bytes"] = 9 * 2**20
-    assert memory_table(groups_of(*results)).records[0]["peak_device_mib"] == 9
+    assert memory_table(rows_of(*results)).records[0]["peak_device_mib"] == 9
     results[1]["cost"]["peak_device_bytes"] = None
-    assert memory_table(groups_of(*results)).records[0]["peak_device_mib"] is None
+    assert memory_table(rows_of(*results)).records[0]["peak_device_mib"] is None
 
 
 def test_changed_answers_over_all_seeds() -> None:
@@ -141,17 +144,20 @@ def test_changed_answers_over_all_seeds() -> None:
         }
         result["scores"]["changes"] = counts
         result["scores"]["refused"] = 2
-    table = changes_table(groups_of(*results))
-    assert texts(table, 0) == ["Ramen", "400", "20.00", "10.00", "+10.00", "2.0", "4"]
+    table = changes_table(rows_of(*results))
+    # by hand: 30 and 50 of 200 are 15 % and 25 %, 10 and 30 are 5 % and 15 %
+    shares = ["20.00 ± 7.07", "10.00 ± 7.07", "+10.00 ± 0.00", "2.00"]
+    assert texts(table, 0) == ["Ramen", "400", *shares, *texts(table, 0)[6:9], "4"]
+    assert texts(table, 0)[7:9] == ["7.50 ± 0.00", "6.00 ± 0.00"]  # calibration errors
     results[0]["scores"]["changes"] |= {"broken": 0}
     results[1]["scores"]["changes"] |= {"broken": 0}
-    heads = [column.head for column in changes_table(groups_of(*results)).columns]
-    assert "repaired a broken" not in heads  # nothing broken: no ratio
+    heads = [column.head for column in changes_table(rows_of(*results)).columns]
+    assert "Repaired / broken" not in heads  # nothing broken: no ratio
 
 
 def test_every_table_prints_in_forty_columns() -> None:
-    groups = groups_of(published_result("tent"), published_result("ramen"))
+    groups = rows_of(published_result("tent"), published_result("ramen"))
     console = Console(file=io.StringIO(), width=40, color_system=None)
-    makers = (accuracy_table, averages_table, time_table, memory_table, changes_table)
+    makers = (accuracy_table, averages_table, time_table, memory_table, cost_table, changes_table)
     print_tables(console, [make(groups) for make in makers])
     assert max(map(len, console.file.getvalue().splitlines())) <= 40

@@ -178,10 +178,18 @@ class Group:
             values.append(value)
         return values
 
+    def known(self, *path: str) -> list[Any] | None:
+        """As ``each``; None if a result has no value there."""
+        try:
+            values = self.each(*path)
+        except KeyError:
+            return None
+        return None if None in values else values
+
     def largest(self, *path: str) -> float | None:
-        """The largest number that lies there; None if a result has none."""
-        values = self.each(*path)
-        return None if None in values else max(values)
+        """The largest of the numbers there; None if a result has none."""
+        values = self.known(*path)
+        return None if values is None else max(values)
 
 
 def group(results: Sequence[Result]) -> list[Group]:

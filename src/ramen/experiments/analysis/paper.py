@@ -59,7 +59,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PaperCost:
     """What the paper says a method costs on CIFAR-100-C with ViT-B/16 and one V100."""
 
     seconds: float
@@ -84,7 +84,7 @@ class Composition:
 
 
 @dataclass(frozen=True)
-class Setting:
+class PaperSetting:
     """What the paper runs on a data set."""
 
     title: str
@@ -108,14 +108,14 @@ def place(method: str) -> int:
     return list(TITLES).index(method) if method in TITLES else len(TITLES)
 
 
-def setting(data: str) -> Setting | None:
+def setting(data: str) -> PaperSetting | None:
     """The paper's setting on a data set, None if it has none.
 
     >>> setting("cifar100c").model, setting("cifar100c").batch
     ('ViT-B-16', 100)
     """
     facts = _numbers()["settings"].get(data)
-    return None if facts is None else Setting(**facts | {"domains": _domains(facts["domains"])})
+    return None if facts is None else PaperSetting(**facts | {"domains": _domains(facts["domains"])})
 
 
 def architecture(model: str) -> str | None:
@@ -200,21 +200,23 @@ def reported_weights(data: str) -> dict[str, Value]:
     return {name: Value(*pair) for name, pair in _numbers()["weights"].get(data, {}).items()}
 
 
-def reported_times() -> dict[str, Cost]:
+def reported_times() -> dict[str, PaperCost]:
     """Table 3 by method, and ``WITHOUT_CACHE``: CIFAR-100-C, ViT-B/16, one V100.
 
     >>> round(reported_times()["ramen"].ms_an_image, 2)
     5.65
     """
     images = _numbers()["settings"]["cifar100c"]["images"]
-    return {name: Cost(seconds, images) for name, (seconds, _) in _numbers()["times"]["cifar100c"].items()}
+    return {
+        name: PaperCost(seconds, images) for name, (seconds, _) in _numbers()["times"]["cifar100c"].items()
+    }
 
 
-def reported_memory() -> dict[str, Cost]:
+def reported_memory() -> dict[str, PaperCost]:
     """Table 7: ``entmin``, and Ramen's placements ``encoder``, ``split``, ``cpu``; as ``reported_times``."""
     images = _numbers()["settings"]["cifar100c"]["images"]
     rows = _numbers()["memory"]["cifar100c"]
-    return {name: Cost(seconds, images, mib) for name, (mib, seconds) in rows.items()}
+    return {name: PaperCost(seconds, images, mib) for name, (mib, seconds) in rows.items()}
 
 
 def reported_peak(data: str) -> float | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group, with_defaults
-from ramen.experiments.analysis.paper import Reported, Setting, Value
+from ramen.experiments.analysis.paper import PaperSetting, Reported, Value
 from ramen.experiments.analysis.scoring import Spread
 from ramen.experiments.plan.presets import find_preset
 from ramen.experiments.plan.values import plain
@@ -19,17 +19,17 @@ RULE = (
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperRow:
     """The paper's numbers for a group, or why there are none to put beside it."""
 
     reported: Reported | None
     reason: str | None = None
 
 
-def limit(measured: Spread, reported: Value) -> float:
+def tolerance(measured: Spread, reported: Value) -> float:
     """How far apart the two may lie without a mark; ``RULE`` in numbers.
 
-    >>> round(limit(Spread(70.0, 0.3, 9), Value(70.5, 0.2)), 4)
+    >>> round(tolerance(Spread(70.0, 0.3, 9), Value(70.5, 0.2)), 4)
     0.4472
     """
     printed = reported.deviation or 0.0
@@ -39,24 +39,24 @@ def limit(measured: Spread, reported: Value) -> float:
 
 def differs(measured: Spread, reported: Value) -> bool:
     """Whether the difference goes beyond the deviations."""
-    return abs(measured.mean - reported.mean) > limit(measured, reported) + 1e-9
+    return abs(measured.mean - reported.mean) > tolerance(measured, reported) + 1e-9
 
 
-def beside_paper(group: Group) -> Beside:
+def paper_row(group: Group) -> PaperRow:
     """The paper's row for this group, if it ran the paper's experiment."""
-    reason = obstacle(group)
+    reason = why_not_comparable(group)
     if reason is not None:
-        return Beside(None, reason)
+        return PaperRow(None, reason)
     experiment = group.experiment
     if experiment["label"] is not None:
-        return Beside(None, "a variant")
+        return PaperRow(None, "a variant")
     found = paper.reported(experiment["data"], experiment["model"], experiment["protocol"], group.method)
     if found is None:
-        return Beside(None, f"the paper has no {paper.title(group.method)} there")
-    return Beside(found)
+        return PaperRow(None, f"the paper has no {paper.title(group.method)} there")
+    return PaperRow(found)
 
 
-def obstacle(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
+def why_not_comparable(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
     """What keeps a group from being compared with the paper; None if nothing does.
 
     Args:
@@ -69,7 +69,7 @@ def obstacle(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
     return _other_stream(group, setting) or _other_method(group, setting, varied)
 
 
-def _other_stream(group: Group, setting: Setting) -> str | None:
+def _other_stream(group: Group, setting: PaperSetting) -> str | None:
     experiment = group.experiment
     architecture = paper.architecture(experiment["model"])
     known = {setting.model, "RN101"} if experiment["data"] == "cifar100c" else {setting.model}
@@ -91,7 +91,7 @@ def _other_stream(group: Group, setting: Setting) -> str | None:
     return None
 
 
-def _other_method(group: Group, setting: Setting, varied: frozenset[str]) -> str | None:
+def _other_method(group: Group, setting: PaperSetting, varied: frozenset[str]) -> str | None:
     experiment = group.experiment
     if experiment["templates"] != "ensemble":
         return f"templates {experiment['templates']} instead of the paper's seven"

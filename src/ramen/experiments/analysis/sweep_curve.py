@@ -7,11 +7,9 @@ from typing import Any
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group, Result, group
 from ramen.experiments.analysis.paper import Value
-from ramen.experiments.analysis.paper_comparison import RULE, differs, obstacle
+from ramen.experiments.analysis.paper_comparison import why_not_comparable
 from ramen.experiments.analysis.scoring import Spread
 from ramen.experiments.plan.variations import BATCH, NAMED
-from ramen.experiments.tables.accuracy import emphasis, value_text
-from ramen.experiments.tables.table import MARK, Cell, Column, Table, signed, without_empty_columns
 
 LINES = ("clip", "ensemble", "entmin")  # references of the paper's figures
 
@@ -22,16 +20,29 @@ class Point:
 
     value: Any
     label: str
-    mean: float
-    deviation: float | None
-    seeds: int
-    reported: float | None
+    group: Group
+    reported: float | None = None
     reported_deviation: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """The average accuracy over seeds."""
+        return self.spread.mean
+
+    @property
+    def deviation(self) -> float | None:
+        """Its deviation over seeds."""
+        return self.spread.deviation
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds there are."""
+        return self.spread.seeds
 
     @property
     def spread(self) -> Spread:
         """What was measured."""
-        return Spread(self.mean, self.deviation, self.seeds)
+        return self.group.average
 
     @property
     def printed(self) -> Value | None:
@@ -54,14 +65,20 @@ class Sweep:
 
     @classmethod
     def from_results(cls, results: Sequence[Result], parameter: str, method: str = "ramen") -> "Sweep":
-        """Put results of runs together; those of other methods become lines.
+        """As ``from_groups``, of results of runs."""
+        return cls.from_groups(
+            group([result for result in results if result["kind"] == "run"]), parameter, method
+        )
+
+    @classmethod
+    def from_groups(cls, groups: Sequence[Group], parameter: str, method: str = "ramen") -> "Sweep":
+        """The points are the groups of ``method``; other methods become lines.
 
         Args:
-            results: Runs of one stream; those of ``method`` differ in nothing but what is varied.
-            parameter: A parameter of the method, ``batch``, or a name of ``varying.NAMED``.
-            method: Whose parameter it is.
+            groups: Runs of one stream; those of ``method`` differ in nothing but what is varied.
+            parameter: A parameter of the method, ``batch``, or a key of ``variations.NAMED``.
+            method: The method whose parameter it is.
         """
-        groups = group([result for result in results if result["kind"] == "run"])
         members = [one for one in groups if one.method == method]
         if not members:
             raise ValueError(f"results must hold runs of {method!r}, got none")
@@ -75,57 +92,6 @@ class Sweep:
         }
         facts = (first["data"], first["model"], first["protocol"])
         return cls(parameter, method, *facts, _ordered(points, parameter), lines, note)
-
-
-def sweep_table(sweep: Sweep) -> Table:
-    """A row for each point, the references below."""
-    ranks = emphasis([point.spread for point in sweep.points], decimals=2)
-    rows = [
-        (
-            Cell(point.label),
-            Cell(str(point.spread), rank),
-            Cell(str(point.seeds)),
-            Cell("" if point.printed is None else value_text(point.printed), "aside"),
-            _difference(point),
-        )
-        for point, rank in zip(sweep.points, ranks, strict=True)
-    ]
-    rows += [
-        (Cell(title, "aside"), Cell(f"{mean:.2f}"), Cell(""), Cell(""), Cell(""))
-        for title, mean in sweep.lines.items()
-    ]
-    notes = [f"{MARK} {RULE}"] if any(point.reported is not None for point in sweep.points) else []
-    notes += [sweep.note] if sweep.note else []
-    head = Column(sweep.parameter, "left" if sweep.parameter in NAMED else "right")
-    heads = (head, *map(Column, ("accuracy", "seeds", "paper", "difference")))
-    where = f"{sweep.data}, {sweep.model}, {sweep.protocol} stream"
-    title = f"{sweep.parameter} of {paper.title(sweep.method)}: {where}"
-    return without_empty_columns(Table(title, heads, tuple(rows), tuple(notes), tuple(_records(sweep))))
-
-
-def _records(sweep: Sweep) -> list[dict[str, Any]]:
-    facts = {name: getattr(sweep, name) for name in ("data", "model", "protocol", "method", "parameter")}
-    records = [
-        {
-            **facts,
-            "value": point.value,
-            "measured": point.mean,
-            "deviation": point.deviation,
-            "seeds": point.seeds,
-            "paper": point.reported,
-            "paper_deviation": point.reported_deviation,
-            "beyond_deviation": None if point.printed is None else differs(point.spread, point.printed),
-        }
-        for point in sweep.points
-    ]
-    lines = [{**facts, "method": title, "measured": mean} for title, mean in sweep.lines.items()]
-    return records + lines
-
-
-def _difference(point: Point) -> Cell:
-    if point.printed is None:
-        return Cell("")
-    return Cell(signed(point.mean - point.printed.mean), marked=differs(point.spread, point.printed))
 
 
 def _varied(parameter: str) -> frozenset[str]:
@@ -170,13 +136,11 @@ def _value(one: Group, parameter: str) -> Any:
 
 
 def _point(one: Group, value: Any, printed: dict[Any, Value]) -> Point:
-    found, average = printed.get(value), one.average
+    found = printed.get(value)
     return Point(
         value,
         f"{value:g}" if isinstance(value, float) else str(value),
-        average.mean,
-        average.deviation,
-        average.seeds,
+        one,
         None if found is None else found.mean,
         None if found is None else found.deviation,
     )
@@ -194,7 +158,7 @@ def _reported(
     members: Sequence[Group], parameter: str, varied: frozenset[str]
 ) -> tuple[dict[Any, Value], str | None]:
     """The paper's curve by value, and what is to be said of it; nothing if this is not its experiment."""
-    reason = next((reason for one in members if (reason := obstacle(one, varied))), None)
+    reason = next((reason for one in members if (reason := why_not_comparable(one, varied))), None)
     if reason is not None:
         return {}, f"Without the paper's numbers: {reason}."
     experiment = members[0].experiment

@@ -88,7 +88,9 @@ def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[s
     """The tables of each kind for each setting, setting after setting."""
     from ramen.experiments.analysis.grouping import by_setting, group
     from ramen.experiments.tables.accuracy import accuracy_table, averages_table
-    from ramen.experiments.tables.cost import changes_table, memory_table, time_table
+    from ramen.experiments.tables.changes import changes_table
+    from ramen.experiments.tables.cost import memory_table, time_table
+    from ramen.experiments.tables.group_rows import group_rows
 
     makers = dict(
         zip(KINDS, (accuracy_table, averages_table, time_table, memory_table, changes_table), strict=True)
@@ -96,7 +98,8 @@ def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[s
     runs = [result for result in results if result["kind"] == "run"]
     if not runs:
         raise ValueError("there are no results of runs to put into a table")
-    return [(kind, makers[kind](groups)) for groups in by_setting(group(runs)) for kind in kinds]
+    settings = map(group_rows, by_setting(group(runs)))
+    return [(kind, makers[kind](rows)) for rows in settings for kind in kinds]
 
 
 def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ramen.experiments.plan.experiment import Experiment
-    from ramen.experiments.studies.study_result import Advance
+    from ramen.experiments.studies.study_result import ReportProgress
 
 NAMES = ("similarity", "no-cache", "cost")
 # Options that belong to one study, and what they are without being given.
@@ -121,7 +121,7 @@ def _run(
     stream: Any,
     planned: "list[Experiment]",
     own: Mapping[str, Any],
-    advance: "Advance",
+    advance: "ReportProgress",
 ) -> dict[str, Any]:
     from ramen.experiments.studies.cost import cost_study
     from ramen.experiments.studies.no_cache import no_cache_study
@@ -171,7 +171,7 @@ def _methods(name: str, chosen: list[str] | None) -> list[str]:
 
 
 @contextmanager
-def _progress(console: "Console") -> "Iterator[Advance]":
+def _progress(console: "Console") -> "Iterator[ReportProgress]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -100,13 +100,14 @@ def _sweep(
 
 def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> list["Table"]:
     from ramen.experiments.analysis.grouping import group
-    from ramen.experiments.analysis.sweep_curve import sweep_table
     from ramen.experiments.tables.cost import memory_table, time_table
+    from ramen.experiments.tables.group_rows import group_rows
+    from ramen.experiments.tables.sweeps import sweep_table
 
     if sweep.parameter != "placement" or not with_cost:
         return [sweep_table(sweep)]
-    groups = group(results)  # where the memory lies changes what it costs, not what it says
-    return [sweep_table(sweep), time_table(groups), memory_table(groups)]
+    rows = group_rows(group(results))  # the placement changes what the memory costs, not the answers
+    return [sweep_table(sweep), time_table(rows), memory_table(rows)]
 
 
 def _draw(sweep: "Sweep", folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from importlib import resources
 
-from ramen.experiments.report.html import Markup, element
+from ramen.experiments.html import Markup, element
 
 
 @dataclass

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ramen.experiments.report.html import Column, Markup, Row, Table, element, join, number, render, text
-from ramen.experiments.report.tables import Named
+from ramen.experiments.html import Markup, element, join
+from ramen.experiments.tables.group_rows import GroupRow
+from ramen.experiments.tables.html import html_table
+from ramen.experiments.tables.table import Cell, Column, Table, number_cell
 
 _HEADINGS = {
     "experiment": "Experiment",
@@ -19,7 +21,7 @@ _HEADINGS = {
 }
 
 
-def settings_block(row: Named, where: str) -> Markup:
+def settings_block(row: GroupRow, where: str) -> Markup:
     """A block to open, with all that is known of a row's runs.
 
     Args:
@@ -45,7 +47,7 @@ def settings_block(row: Named, where: str) -> Markup:
         if members:
             columns.append(element("div", element("h3", heading), _list(members, runs[0])))
     parts.append(element("div", *columns, class_="columns"))
-    parts.append(render(_runs_table(row, own, runs)))
+    parts.append(html_table(_runs_table(row, own, runs), f"{row.anchor}-runs"))
     seeds = ", ".join(map(str, row.group.seeds))
     summary = element(
         "summary", element("strong", row.name), f" · {where} · seed{'s'[: len(runs) > 1]} {seeds}"
@@ -106,20 +108,18 @@ def _value(value: Any) -> Markup:
 
 
 def _runs_table(
-    row: Named, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]
+    row: GroupRow, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]
 ) -> Table:
-    columns = [
-        Column("Seed"),
-        Column("Average, %"),
-        *(Column(f"{_HEADINGS[part]}: {name}".replace("_", " "), "text") for part, name in own),
-    ]
+    heads = [f"{_HEADINGS[part]}: {name}".replace("_", " ") for part, name in own]
     rows = []
     for seed, result, run in zip(row.group.seeds, row.group.results, runs, strict=True):
-        average = result["scores"]["average"]
-        cells = [
-            number(seed, "d"),
-            number(average, ".4f"),
-            *(text(run.get(name)) for name in own),
-        ]
-        rows.append(Row(cells, anchor=row.run_anchor(seed)))
-    return Table(f"{row.anchor}-runs", "Each run", columns, rows)
+        values = [run.get(name) for name in own]
+        rows.append(
+            (
+                Cell(str(seed), value=seed, anchor=row.run_anchor(seed)),
+                number_cell(result["scores"]["average"], ".4f"),
+                *(Cell("" if value is None else str(value)) for value in values),
+            )
+        )
+    columns = (Column("Seed"), Column("Average, %"), *(Column(head, "left") for head in heads))
+    return Table("Each run", columns, tuple(rows))

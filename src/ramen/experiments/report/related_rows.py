@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ramen.experiments.analysis.grouping import Group
@@ -12,15 +11,7 @@ from ramen.experiments.plan.variations import BATCH, NAMED
 _LEAST_POINTS = 3  # two values are two rows of a table, three are a curve
 
 
-@dataclass(frozen=True)
-class Swept:
-    """A sweep and the groups behind its points."""
-
-    sweep: Sweep
-    groups: tuple[Group, ...]
-
-
-def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Swept]]:
+def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Sweep]]:
     """Take the points of sweeps out of one setting's groups.
 
     A sweep is three groups or more of one method that differ in a single parameter. The group that all of its
@@ -37,7 +28,7 @@ def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Swept]]:
             by_parameter.setdefault(parameter, [base]).append(other)
         for parameter, members in by_parameter.items():
             if len(members) >= _LEAST_POINTS:
-                sweeps.append(_swept(parameter, members, groups))
+                sweeps.append(_sweep(parameter, members, groups))
                 moved += members[1:]
     return [one for one in groups if not any(one is other for other in moved)], sweeps
 
@@ -123,10 +114,7 @@ def _neighbours(base: Group, family: Sequence[Group]) -> list[tuple[str, Group]]
     return found
 
 
-def _swept(parameter: str, members: Sequence[Group], groups: Sequence[Group]) -> Swept:
+def _sweep(parameter: str, members: Sequence[Group], groups: Sequence[Group]) -> Sweep:
     method = members[0].method
     lines = [own for name, own in own_groups(groups).items() if name in LINES and name != method]
-    results = [result for one in (*members, *lines) for result in one.results]
-    sweep = Sweep.from_results(results, parameter, method)
-    values = {json.dumps(_facts(one).get(parameter)): one for one in members}
-    return Swept(sweep, tuple(values[json.dumps(point.value)] for point in sweep.points))
+    return Sweep.from_groups([*members, *lines], parameter, method)

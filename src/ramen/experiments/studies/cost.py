@@ -12,7 +12,7 @@ from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import paper
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run.measure import PeakMemory, seconds
-from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
+from ramen.experiments.studies.study_result import ReportProgress, no_progress, number, study, text_table
 from ramen.experiments.tables.table import Table
 from ramen.methods._registry import create, describe, list_methods
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
@@ -91,7 +91,7 @@ def cost_study(
     warm_up: int = 2,
     batches: int = 5,
     batch: int = 100,
-    advance: Advance = no_advance,
+    advance: ReportProgress = no_progress,
 ) -> dict[str, Any]:
     """Time, passes and memory of methods on the first batches of a stream, in a table.
 

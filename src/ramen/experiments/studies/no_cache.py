@@ -17,7 +17,14 @@ from torch import Tensor
 from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import paper
 from ramen.experiments.run.measure import seconds
-from ramen.experiments.studies.study_result import Advance, duration, no_advance, number, study, text_table
+from ramen.experiments.studies.study_result import (
+    ReportProgress,
+    duration,
+    no_progress,
+    number,
+    study,
+    text_table,
+)
 from ramen.experiments.tables.table import Table
 from ramen.memory.memory import Memory
 from ramen.methods._base import Support
@@ -60,7 +67,7 @@ def no_cache_study(
     after: int = 1000,
     batch: int = 100,
     seed: int = 0,
-    advance: Advance = no_advance,
+    advance: ReportProgress = no_progress,
 ) -> dict[str, Any]:
     """Ramen with and without its cache on a slice of a stream, and the time that the whole stream would take.
 
@@ -100,7 +107,7 @@ class _Replay:
         self.times: list[tuple[float, int]] = []  # seconds and images of each batch
         self.fresh_from = 0  # where the method was last reset: its numbers count from there
 
-    def run(self, queries: int, after: int, advance: Advance) -> list[Query]:
+    def run(self, queries: int, after: int, advance: ReportProgress) -> list[Query]:
         found: list[Query] = []
         asked = 0
         for part in self.stream.batches(self.batch):

@@ -10,7 +10,7 @@ from torch import Tensor
 from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import paper
 from ramen.experiments.studies.similarity_pairs import Bins, exact_bins, sampled_bins
-from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
+from ramen.experiments.studies.study_result import ReportProgress, no_progress, number, study, text_table
 from ramen.experiments.tables.table import Table
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import plain_numerics
@@ -27,7 +27,7 @@ def similarity_study(
     batch: int = 100,
     pairs: int | None = None,
     seed: int = 0,
-    advance: Advance = no_advance,
+    advance: ReportProgress = no_progress,
 ) -> dict[str, Any]:
     """The share of pairs of one domain, by similarity, among all pairs and those of one pseudo-class.
 
