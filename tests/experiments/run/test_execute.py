@@ -16,8 +16,7 @@ from ramen.data.streams.stream import make_stream
 from ramen.experiments.plan.experiment import Experiment, plan
 from ramen.experiments.run import execute
 from ramen.experiments.run.execute import run_experiments
-from ramen.experiments.run.feed import Feed
-from ramen.experiments.run.measure import STAGES, Stopwatch
+from ramen.experiments.run.measure import STAGES
 from ramen.experiments.run.method_run import Run
 from ramen.experiments.run.results import DamagedResultError, read_result, write_result
 from ramen.methods import _registry
@@ -309,23 +308,6 @@ def test_gradual_goes_up_to_the_chosen_severity(tmp_path):
     (result,) = run_experiments([experiment], tmp_path / "out")
     assert result["provenance"]["stream"]["severities"] == [1, 2, 3]
     assert result["cost"]["images"] == 2 * 5  # 1, 2, 3, 2, 1
-
-
-@pytest.mark.parametrize("workers", [1, 3, 50])
-def test_batches_prepared_ahead_are_the_same(classifier, workers):
-    stream = make_stream("mixed", ramen_data(), 0)
-    batches = stream.batches(7)
-    plain = list(Feed(stream, classifier, Stopwatch()).batches(batches))
-    ahead = list(Feed(stream, classifier, Stopwatch(), workers).batches(batches))
-    assert [batch for batch, _ in ahead] == [batch for batch, _ in plain] == batches
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(ahead, plain, strict=True))
-
-
-def test_a_feed_ahead_passes_errors_on_and_stops(classifier):
-    stream = make_stream("mixed", [[0] * 50])  # labels alone: there are no pictures to read
-    feed = Feed(stream, classifier, Stopwatch(), 2)
-    with pytest.raises(ValueError, match="made of labels alone"):
-        list(feed.batches(stream.batches(5)))
 
 
 def test_the_console_says_what_a_reader_must_know(tmp_path, capsys):

@@ -1,13 +1,15 @@
 """One method on its way through one stream."""
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ramen.data.streams.stream import Stream
@@ -15,13 +17,14 @@ from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint
-from ramen.experiments.run.feed import Feed, workers_for
 from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.run.outcome import Outcome
 from ramen.methods._registry import create
 from ramen.models.classifier import ZeroShotClassifier
+from ramen.models.prefetch import prefetch_reads
 
 _METHOD, _OUTCOME = "method.", "outcome."
+_MOST_THREADS = 8
 
 
 class Run:
@@ -55,10 +58,13 @@ class Run:
 
     def go(self, checkpoint: Checkpoint, progress: Callable[["Run"], object] = lambda run: None) -> None:
         """Go through the rest of the stream; a KeyboardInterrupt leaves a checkpoint first."""
-        feed = Feed(self.stream, self.classifier, self.clock, workers_for(self.classifier.device))
         left = [b for b in self.stream.batches(self.experiment.batch) if b.start >= self.done]
-        with _interruption() as interrupted:
-            for batch, images in feed.batches(left):
+        threads = _preparing_threads(self.classifier.device)
+        prepared = prefetch_reads(
+            left, self.stream.read, self.classifier, threads=threads, stage=self.clock.stage
+        )
+        with _interruption() as interrupted, closing(prepared):
+            for batch, images in zip(left, prepared, strict=True):
                 self._step(batch, images)
                 progress(self)
                 if self.done < len(self.stream) and (
@@ -175,6 +181,11 @@ class Run:
                 "resumed": self.resumed,
             },
         }
+
+
+def _preparing_threads(device: torch.device) -> int:
+    """How many threads prepare batches: none if that would take the cores that compute."""
+    return 0 if device.type == "cpu" else min(_MOST_THREADS, os.cpu_count() or 1)
 
 
 @contextmanager
