@@ -1,6 +1,7 @@
 """Figures: what they show, and that the same data give the same bytes."""
 
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 import numpy as np
@@ -83,6 +84,21 @@ def test_a_figure_as_a_file_is_the_same_each_time(tmp_path: Path, ending: str) -
 def test_a_png_is_on_white(tmp_path: Path) -> None:
     results.draw_sweep(tmp_path / "curve.png", sweep())
     assert Image.open(tmp_path / "curve.png").convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+def test_a_full_disk_leaves_the_old_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results.draw_sweep(tmp_path / "curve.png", sweep())
+    before = (tmp_path / "curve.png").read_bytes()
+
+    def full(self: Figure, file: IO[bytes], **_: object) -> None:
+        file.write(before[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(OSError, match="No space left"):
+        results.draw_sweep(tmp_path / "curve.png", sweep())
+    assert (tmp_path / "curve.png").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_an_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:

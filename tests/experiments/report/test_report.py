@@ -1,6 +1,7 @@
 """The page without a browser: its numbers, its HTML, what it does with bad input."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -235,6 +236,21 @@ def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["report", str(tmp_path / "nowhere"), "--out", str(tmp_path / "r.html")])
     assert answer.exit_code == 2
     assert "there is no file or folder" in " ".join(answer.output.replace("│", " ").split())
+
+
+def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "report.html"
+    folder = write(tmp_path / "results", [sample_result()])
+    write_report([folder], out, title="Old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report([folder], out, title="New")
+    assert "Old" in read(out.read_text()).words
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results"]
 
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:

@@ -113,7 +113,6 @@ def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> l
 def _draw(sweep: "Sweep", folder: Path) -> Path:
     from ramen.experiments.figures.results import draw_sweep
 
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"{sweep.data}-{sweep.protocol}-{sweep.method}-{sweep.parameter}.png"
     draw_sweep(folder / name, sweep)
     return folder / name

@@ -10,6 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ramen.utils.atomic_files import atomic_write
+
 # Distinct for colour-blind readers too; zero-shot is the grey one, the last method the strong one.
 _COLOURS = ("#b8bcc4", "#8fb8de", "#f2c078", "#4b8f6b", "#7d5ba6")
 _STRONG = "#c1435d"
@@ -50,7 +52,8 @@ def draw(
             _matrix(figure.add_subplot(grid[0, 1]), names, composition)
         shown = examples or {d: [int((stream_domains == d).nonzero()[0, 0])] for d in range(len(names))}
         _strip(figure.add_subplot(grid[1, :]), names, pixels, stream_domains, shown)
-        figure.savefig(path, dpi=110)
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png", dpi=110)
 
 
 def _bars(axes: Axes, names: Sequence[str], accuracies: Mapping[str, Sequence[float]]) -> None:

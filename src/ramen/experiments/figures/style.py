@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ramen.utils.atomic_files import atomic_write
+
 # Distinct for colour-blind readers (after Okabe and Ito), in tones that stand out on white and on near black.
 COLOURS = ("#3a86c8", "#e08a2e", "#2fa37c", "#c76aa0", "#d4573b", "#7fb8e6", "#9a7cc7", "#b5a52f")
 STRONG, QUIET = "#d4573b", "#a3abb5"
@@ -98,16 +100,23 @@ def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
     axes.set_title(axes.get_title(loc="left"), pad=12 + 14 * -(-len(entries) // columns))
 
 
-def save(path: Path | str, figure: Figure) -> None:
-    """Write a figure on white; the file's ending (``.svg``, ``.png``, ``.pdf``) decides how."""
+def save(path: Path | str, figure: Figure, **options: Any) -> None:
+    """Write a figure on white, atomically; the file's suffix (``.svg``, ``.png``, ``.pdf``) is its format.
+
+    Args:
+        path: The file; missing parent folders are created.
+        figure: What to write.
+        options: For ``Figure.savefig``, such as ``dpi``.
+    """
     path = Path(path)
-    kinds = (".svg", ".png", ".pdf")
-    if path.suffix.lower() not in kinds:
-        raise ValueError(f"path must end with one of {', '.join(kinds)}, got {path}")
-    dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_LOOK | _FILES):
-        figure.savefig(path, dpi=150, facecolor="white", metadata=dateless)
+    formats = ("svg", "png", "pdf")
+    form = path.suffix.lower().removeprefix(".")
+    if form not in formats:
+        raise ValueError(f"path must end with one of .{', .'.join(formats)}, got {path}")
+    dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
+    settings: dict[str, Any] = {"dpi": 150, "facecolor": "white", "metadata": dateless, **options}
+    with mpl.rc_context(_LOOK | _FILES), atomic_write(path) as file:
+        figure.savefig(file, format=form, **settings)
 
 
 def page_svg(figure: Figure) -> str:

@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
 
 from ramen.experiments.run.results import DamagedResultError, read_result, write_result
+from ramen.utils.atomic_files import atomic_write
 
 _FACTS = "checkpoint"  # no .json: it is no result, and whoever collects results must not take it for one
 _PATIENCE = 20  # so many times as long as a checkpoint takes to write, nothing is written again
@@ -65,14 +66,11 @@ class Checkpoint:
         return not self._failed
 
     def _write(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"tensors-{secrets.token_hex(4)}.pt"
         try:
-            with file.open("xb") as raw:
+            with atomic_write(file) as raw:
                 summed = _Summed(raw)
                 torch.save(tensors, cast("BinaryIO", summed))
-                raw.flush()
-                os.fsync(raw.fileno())
             content = {
                 "identity": self._identity,
                 "facts": facts,
@@ -135,7 +133,7 @@ class Checkpoint:
 class _Summed:
     """A file that sums up what is written to it."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file, self.crc32 = file, 0
 
     def write(self, data: Any) -> int:

@@ -2,11 +2,11 @@
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
+
+from ramen.utils import atomic_files
 
 SCHEMA = 1  # goes up when files that were written before can no longer be read as they are
 _REMEDY = "remove it and run the experiment again"
@@ -17,30 +17,17 @@ class DamagedResultError(ValueError):
 
 
 def write_result(path: Path | str, result: Mapping[str, Any]) -> None:
-    """Write a result in plain values; whoever reads ``path`` meanwhile finds the old file or the new one.
+    """Write a result in plain values, atomically.
 
     Args:
-        path: The file; folders on the way are made.
+        path: The file; missing parent folders are created.
         result: Dicts with strings as keys, lists, strings, finite numbers, True, False and None.
     """
-    path = Path(path)
     if "schema" in result:
         raise ValueError(f"result must not have a key 'schema', got {result['schema']!r}: it is added here")
     content = {"schema": SCHEMA, **result}
     _require_plain("result", content)
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # beside the file, as a file can be replaced at once only within one file system
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut could leave the new name with nothing in it
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    atomic_files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_result(path: Path | str) -> dict[str, Any]:
