@@ -6,7 +6,6 @@ import re
 import pytest
 
 import ramen
-from ramen.experiments import demo
 from ramen.experiments.plan.experiment import plan
 from ramen.experiments.plan.presets import FOLDER, NO_PRESET, find_preset, list_presets, load_preset
 
@@ -112,14 +111,6 @@ def test_the_guess_for_rn101_has_the_values_of_cifar100c():
         for method, parameters in rows.items():
             assert guess.row(method, protocol) | parameters == guess.row(method, protocol)
     assert "guess" in (FOLDER / "cifar100c_rn101.toml").read_text().splitlines()[0]
-
-
-def test_the_demo_and_its_preset_agree():
-    preset = load_preset("tiny")
-    for method, parameters in demo.PARAMETERS.items():
-        defaults = ramen.describe(method).defaults
-        assert {**defaults, **preset.row(method, "mixed")} == {**defaults, **parameters}
-    assert (preset.batch, preset.model) == (demo.BATCH, "tiny")
 
 
 def test_which_preset_is_taken():

@@ -17,7 +17,7 @@ from ramen.experiments.plan.experiment import plan
 from ramen.experiments.run import checkpoint, execute
 from ramen.experiments.run.checkpoint import Checkpoint, RunningError, lock
 from ramen.experiments.run.execute import run_experiments
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 from ramen.models.by_name import load_model
 
 DATA = {"pictures": 6, "domains": ["fog", "impulse_noise", "neon", "chalk"]}
@@ -57,13 +57,13 @@ def whole(classifier, tmp_path_factory):
 @pytest.fixture
 def steps(monkeypatch):
     """The batches that runs work on."""
-    seen, step = [], Run._step
+    seen, step = [], MethodRun._step
 
     def count(self, batch, images):
         seen.append(batch.start)
-        step(self, batch, images)
+        return step(self, batch, images)
 
-    monkeypatch.setattr(Run, "_step", count)
+    monkeypatch.setattr(MethodRun, "_step", count)
     return seen
 
 
@@ -72,7 +72,7 @@ class Crash(BaseException):
 
 
 def crash_at(monkeypatch, position, kind=Crash):
-    step = Run._step
+    step = MethodRun._step
 
     def fail(self, batch, images):
         step(self, batch, images)
@@ -80,7 +80,7 @@ def crash_at(monkeypatch, position, kind=Crash):
             self.done = batch.start
             raise kind
 
-    monkeypatch.setattr(Run, "_step", fail)
+    monkeypatch.setattr(MethodRun, "_step", fail)
 
 
 def same(result, other):
@@ -94,7 +94,7 @@ import os, signal, sys
 from pathlib import Path
 from ramen.experiments.run import checkpoint
 from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 from ramen.experiments.run.execute import run_experiments
 
 checkpoint._PATIENCE = 0
@@ -104,8 +104,8 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if where == "predict":
-    add = Run._step
-    Run._step = lambda self, batch, images: die() if batch.start == at else add(self, batch, images)
+    add = MethodRun._step
+    MethodRun._step = lambda self, batch, images: die() if batch.start == at else add(self, batch, images)
 else:  # between the two files of a checkpoint
     write = checkpoint.write_result
     checkpoint.write_result = lambda path, c: die() if c["facts"]["done"] == at else write(path, c)
@@ -157,14 +157,14 @@ def test_single_domains_are_saved_when_each_is_done(tmp_path, whole, monkeypatch
 def test_refused_images_are_counted_once(tmp_path, monkeypatch):
     """Of parts that are over and of the present one, over an interruption."""
     one = experiment(protocol="single")
-    step = Run._step
+    step = MethodRun._step
 
     def spoil(self, batch, images):
         images = images.clone()
         images[0, 0, 0, 0] = float("nan")
         step(self, batch, images)
 
-    monkeypatch.setattr(Run, "_step", spoil)
+    monkeypatch.setattr(MethodRun, "_step", spoil)
     (plain,) = run_experiments([one], tmp_path / "whole")
     assert plain["scores"]["refused"] == plain["cost"]["batches"] == 8
     for position in (16, 18):
@@ -180,14 +180,14 @@ def test_refused_images_are_counted_once(tmp_path, monkeypatch):
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, monkeypatch, steps, capsys):
     one = experiment()
     with monkeypatch.context() as patch:
-        step = Run._step
+        step = MethodRun._step
 
         def interrupt(self, batch, images):
             if batch.start == 8:
                 os.kill(os.getpid(), signal.SIGINT)  # in the middle of a batch
             step(self, batch, images)
 
-        patch.setattr(Run, "_step", interrupt)
+        patch.setattr(MethodRun, "_step", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_experiments([one], tmp_path)
     assert "Stopped after 12 of 24 images. The same command goes on." in capsys.readouterr().err
@@ -371,7 +371,7 @@ def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeyp
     result = whole(one)
     found = iter([None, result])
     monkeypatch.setattr(execute, "_finished", lambda *_: next(found))
-    monkeypatch.setattr(Run, "__init__", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(MethodRun, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_experiments([one], tmp_path) == [result]
 
 

@@ -17,7 +17,7 @@ from ramen.experiments.plan.experiment import Experiment, plan
 from ramen.experiments.run import execute
 from ramen.experiments.run.execute import run_experiments
 from ramen.experiments.run.measure import STAGES
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 from ramen.experiments.run.results import DamagedResultError, read_result, write_result
 from ramen.methods import _registry
 from ramen.models.by_name import load_model
@@ -211,7 +211,7 @@ def test_costs_and_provenance(mixed, classifier):
 
 def test_a_finished_run_is_read_and_not_repeated(mixed, monkeypatch):
     out, results = mixed
-    monkeypatch.setattr(Run, "__init__", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(MethodRun, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_experiments(planned("ramen", "tent"), out) == list(results.values())
     assert read_result(planned("tent")[0].path(out)) == results["tent"]
     assert sorted(p.name for p in (out / "tiny/mixed").iterdir()) == sorted(

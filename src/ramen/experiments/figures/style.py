@@ -100,13 +100,12 @@ def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
     axes.set_title(axes.get_title(loc="left"), pad=12 + 14 * -(-len(entries) // columns))
 
 
-def save(path: Path | str, figure: Figure, **options: Any) -> None:
+def save(path: Path | str, figure: Figure) -> None:
     """Write a figure on white, atomically; the file's suffix (``.svg``, ``.png``, ``.pdf``) is its format.
 
     Args:
         path: The file; missing parent folders are created.
         figure: What to write.
-        options: For ``Figure.savefig``, such as ``dpi``.
     """
     path = Path(path)
     formats = ("svg", "png", "pdf")
@@ -114,9 +113,8 @@ def save(path: Path | str, figure: Figure, **options: Any) -> None:
     if form not in formats:
         raise ValueError(f"path must end with one of .{', .'.join(formats)}, got {path}")
     dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
-    settings: dict[str, Any] = {"dpi": 150, "facecolor": "white", "metadata": dateless, **options}
     with mpl.rc_context(_LOOK | _FILES), atomic_write(path) as file:
-        figure.savefig(file, format=form, **settings)
+        figure.savefig(file, format=form, dpi=150, facecolor="white", metadata=dateless)
 
 
 def page_svg(figure: Figure) -> str:

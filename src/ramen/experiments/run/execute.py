@@ -13,7 +13,7 @@ from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint, lock
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 from ramen.experiments.run.progress import Bars
 from ramen.experiments.run.results import DamagedResultError, read_result, write_result
 from ramen.models.by_name import load_model
@@ -80,7 +80,7 @@ def _result(
         return result
 
 
-def _continued(run: Run, checkpoint: Checkpoint, parts: "Parts") -> Run:
+def _continued(run: MethodRun, checkpoint: Checkpoint, parts: "Parts") -> MethodRun:
     """The run as far as it had come."""
     saved = checkpoint.load()
     if saved is None:
@@ -89,7 +89,7 @@ def _continued(run: Run, checkpoint: Checkpoint, parts: "Parts") -> Run:
         run.restore(*saved)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         checkpoint.set_aside(str(error))
-        return Run(run.experiment, run.classifier, run.stream)  # the other may be half restored
+        return MethodRun(run.experiment, run.classifier, run.stream)  # the other may be half restored
     parts.say(f"{run.experiment.method}, seed {run.experiment.seed}: going on after {run.done:,} images.")
     return run
 
@@ -143,10 +143,10 @@ class Parts:
         """To the user."""
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    def start(self, experiment: Experiment) -> Run:
+    def start(self, experiment: Experiment) -> MethodRun:
         """A fresh run, and what there is to know of it on the console."""
         stream = self.stream(experiment)
-        run = Run(experiment, self.classifier(experiment, stream.dataset.classes), stream)
+        run = MethodRun(experiment, self.classifier(experiment, stream.dataset.classes), stream)
         for line in describe_run(run):
             if line not in self._told:  # what several runs have in common is said once
                 self._told.add(line)
@@ -191,7 +191,7 @@ class Parts:
         return self._datasets[key]
 
 
-def describe_run(run: Run) -> list[str]:
+def describe_run(run: MethodRun) -> list[str]:
     """What a reader of the result must know, a line each."""
     e, classifier = run.experiment, provenance.classifier_block(run.classifier)
     steps = classifier["preprocess"]

@@ -19,6 +19,7 @@ from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint
 from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.run.outcome import Outcome
+from ramen.methods._base import Prediction
 from ramen.methods._registry import create
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.prefetch import prefetch_reads
@@ -27,7 +28,7 @@ _METHOD, _OUTCOME = "method.", "outcome."
 _MOST_THREADS = 8
 
 
-class Run:
+class MethodRun:
     """A run from its first picture to its result.
 
     Args:
@@ -56,8 +57,19 @@ class Run:
             "version": provenance.versions()["ramen"],
         }
 
-    def go(self, checkpoint: Checkpoint, progress: Callable[["Run"], object] = lambda run: None) -> None:
-        """Go through the rest of the stream; a KeyboardInterrupt leaves a checkpoint first."""
+    def go(
+        self,
+        checkpoint: Checkpoint | None = None,
+        progress: Callable[["MethodRun"], object] = lambda run: None,
+        observe: Callable[[slice, Prediction], object] = lambda batch, prediction: None,
+    ) -> None:
+        """Process the rest of the stream; a KeyboardInterrupt is raised after a checkpoint.
+
+        Args:
+            checkpoint: Where to save the run on its way.
+            progress: Called after each batch.
+            observe: Called with each batch and the method's answer.
+        """
         left = [b for b in self.stream.batches(self.experiment.batch) if b.start >= self.done]
         threads = _preparing_threads(self.classifier.device)
         prepared = prefetch_reads(
@@ -65,20 +77,22 @@ class Run:
         )
         with _interruption() as interrupted, closing(prepared):
             for batch, images in zip(left, prepared, strict=True):
-                self._step(batch, images)
+                observe(batch, self._step(batch, images))
                 progress(self)
-                if self.done < len(self.stream) and (
-                    self._between_parts or checkpoint.due() or interrupted.is_set()
-                ):
+                if checkpoint is not None and self._should_save(checkpoint, interrupted.is_set()):
                     checkpoint.save(self.state)
                 if interrupted.is_set():
                     raise KeyboardInterrupt
+
+    def _should_save(self, checkpoint: Checkpoint, interrupted: bool) -> bool:
+        finished = self.done == len(self.stream)
+        return not finished and (self._between_parts or checkpoint.due() or interrupted)
 
     @property
     def _between_parts(self) -> bool:
         return self.done in self.stream.resets
 
-    def _step(self, batch: slice, images: Tensor) -> None:
+    def _step(self, batch: slice, images: Tensor) -> Prediction:
         if batch.start in self.stream.resets:
             self._refused_before += self.method.images_refused
             self.method.reset()
@@ -100,6 +114,7 @@ class Run:
             self.outcome.add(batch, answer)
         self.done = batch.stop
         self.batches += 1
+        return answer
 
     @property
     def refused(self) -> int:
