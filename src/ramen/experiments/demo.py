@@ -58,8 +58,8 @@ def run(
     """Run the demo and return its results, which are also written to ``out`` together with a figure.
 
     Args:
-        classes: Names to classify into; those that can be drawn appear in the stream. All of them if None.
-        methods: Names of registered methods, beside zero-shot.
+        classes: Names to classify into; those that can be drawn appear in the stream. All drawings if None.
+        methods: Names of registered methods to run in addition to zero-shot.
         seed: Decides the stream and the methods' random draws.
         quick: Use a short stream.
         out: Folder for ``results.json`` and ``figure.png``.

@@ -40,7 +40,7 @@ def _attribute(name: str) -> str:
 
 
 def svg_figure(svg: str, alt: str, caption: str | None = None) -> Markup:
-    """A figure within the page; as an image of its own, so that its ids do not clash with those of others."""
+    """A figure within the page; as a separate image, so that ids do not clash."""
     data = base64.b64encode(svg.encode()).decode()
     image = element("img", src=f"data:image/svg+xml;base64,{data}", alt=alt)
     return element(

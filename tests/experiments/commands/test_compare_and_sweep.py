@@ -91,7 +91,7 @@ def test_json_is_all_there_is_on_standard_output(store) -> None:
         (("--table", "speed", "."), "--table must be one of"),
         (("--format", "html", "."), "--format must be one of"),
         (("--format", "csv", "--table", "all", "."), "one kind of table"),
-        (("--run", "--seed", 3, "--seeds", 2), "--seed and --seeds say the same"),
+        (("--run", "--seed", 3, "--seeds", 2), "--seed and --seeds exclude each other"),
         (("--run", "--method", "tnet"), "did you mean 'tent'"),
     ],
 )

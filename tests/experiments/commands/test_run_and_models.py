@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ramen.cli import app
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.commands.run import summary
-from ramen.experiments.run import execute
+from ramen.experiments.run import execute, resources
 from ramen.experiments.run.results import read_result
 from ramen.models.by_name import load_model
 from tests.fakes.results import sample_result
@@ -26,7 +26,7 @@ def classifier():
 
 @pytest.fixture(autouse=True)
 def one_classifier(classifier, monkeypatch):
-    monkeypatch.setattr(execute, "load_model", lambda *_, **__: classifier)
+    monkeypatch.setattr(resources, "load_model", lambda *_, **__: classifier)
 
 
 def test_from_the_command_line_to_the_file(tmp_path):
@@ -97,7 +97,7 @@ def test_everything_runs_on_the_tiny_model(tmp_path):
     ],
 )
 def test_wrong_input(tmp_path, arguments, message, monkeypatch):
-    monkeypatch.setattr(execute, "load_model", load_model)
+    monkeypatch.setattr(resources, "load_model", load_model)
     result = cli.invoke(app, ["run", *arguments, "--out", str(tmp_path)], env={"COLUMNS": "300"})
     assert result.exit_code == 2
     assert message in result.output
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_with_the_usual_status(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute, "_result", interrupt)
+    monkeypatch.setattr(execute._Runner, "result", interrupt)
     assert cli.invoke(app, ["run", *SMALL, "--out", str(tmp_path)]).exit_code == 130
 
 

@@ -3,19 +3,16 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run import checkpoint, execute
-from ramen.experiments.run.checkpoint import Checkpoint, RunningError, lock
+from ramen.experiments.run import checkpoint, execute, resources
+from ramen.experiments.run.checkpoint import Checkpoint
 from ramen.experiments.run.execute import run_experiments
 from ramen.experiments.run.method_run import MethodRun
 from ramen.models.by_name import load_model
@@ -35,7 +32,7 @@ def classifier():
 
 @pytest.fixture(autouse=True)
 def quick(classifier, monkeypatch):
-    monkeypatch.setattr(execute, "load_model", lambda *_, **__: classifier)
+    monkeypatch.setattr(resources, "load_model", lambda *_, **__: classifier)
     monkeypatch.setattr(checkpoint, "_PATIENCE", 0)
 
 
@@ -47,7 +44,7 @@ def whole(classifier, tmp_path_factory):
     def of(one):
         if one.key() not in found:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(execute, "load_model", lambda *_, **__: classifier)
+                patch.setattr(resources, "load_model", lambda *_, **__: classifier)
                 (found[one.key()],) = run_experiments([one], tmp_path_factory.mktemp("whole"))
         return found[one.key()]
 
@@ -190,11 +187,11 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, monke
         patch.setattr(MethodRun, "_step", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_experiments([one], tmp_path)
-    assert "Stopped after 12 of 24 images. The same command goes on." in capsys.readouterr().err
+    assert "Stopped after 12 of 24 images. The same command resumes." in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     steps.clear()
     (result,) = run_experiments([one], tmp_path)
-    assert "ramen, seed 0: going on after 12 images." in capsys.readouterr().err
+    assert "ramen, seed 0: resuming after 12 images." in capsys.readouterr().err
     assert steps[0] == 12
     same(result, whole(one))
 
@@ -317,60 +314,12 @@ def test_only_the_last_checkpoint_is_kept(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-# -- locks ----------------------------------------------------------------------------------------------
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from ramen.experiments.run.checkpoint import lock
-with lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_two_processes_and_one_experiment(tmp_path):
-    path = experiment().path(tmp_path)
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout.readline() == "held\n"
-        who = f"process {holder.pid} on {socket.gethostname()} is running this experiment"
-        with pytest.raises(RunningError, match=who):
-            run_experiments([experiment()], tmp_path, console=Console(quiet=True))
-    finally:
-        holder.kill()
-        holder.wait()
-    assert path.with_name(f".{path.stem}.lock").exists()  # it was killed
-    run_experiments([experiment()], tmp_path)
-    assert os.listdir(path.parent) == [path.name]
-
-
-def test_a_lock_of_another_host_is_believed(tmp_path):
-    path = tmp_path / "one.json"
-    held = tmp_path / ".one.lock"
-    held.write_text(json.dumps({"pid": 7, "host": "far-away"}))
-    with pytest.raises(RunningError, match=r"process 7 on far-away .* remove .*\.one\.lock"), lock(path):
-        pass
-    held.write_text("nonsense")
-    with lock(path):
-        assert json.loads(held.read_text()) == {"pid": os.getpid(), "host": socket.gethostname()}
-    assert not held.exists()
-
-
-def test_a_lock_is_given_back_after_an_error(tmp_path):
-    with pytest.raises(KeyError), lock(tmp_path / "one.json"):
-        raise KeyError
-    with lock(tmp_path / "one.json"):
-        pass
-    assert not list(Path(tmp_path).iterdir())
-
-
 def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeypatch):
     """The result appears between the first look and the lock."""
     one = experiment()
     result = whole(one)
     found = iter([None, result])
-    monkeypatch.setattr(execute, "_finished", lambda *_: next(found))
+    monkeypatch.setattr(execute._Runner, "_finished", lambda *_: next(found))
     monkeypatch.setattr(MethodRun, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_experiments([one], tmp_path) == [result]
 
@@ -378,7 +327,7 @@ def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeyp
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path, monkeypatch):
     """Batches come from threads, the state goes over the host and back."""
-    monkeypatch.setattr(execute, "load_model", load_model)
+    monkeypatch.setattr(resources, "load_model", load_model)
     one = experiment(device="cuda", dtype="float16")
     (plain,) = run_experiments([one], tmp_path / "whole")
     assert plain["cost"]["peak_device_bytes"] > 10**6

@@ -14,7 +14,7 @@ import ramen
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.streams.stream import make_stream
 from ramen.experiments.plan.experiment import Experiment, plan
-from ramen.experiments.run import execute
+from ramen.experiments.run import resources
 from ramen.experiments.run.execute import run_experiments
 from ramen.experiments.run.measure import STAGES
 from ramen.experiments.run.method_run import MethodRun
@@ -40,7 +40,7 @@ def classifier():
 def one_classifier(classifier):
     """Loading takes longer than running: all runs of this file share one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "load_model", lambda *_, **__: classifier)
+        patch.setattr(resources, "load_model", lambda *_, **__: classifier)
         yield
 
 
@@ -241,7 +241,7 @@ def test_results_that_are_not_of_this_experiment(mixed, tmp_path):
     with pytest.raises(ValueError, match="is the result of another experiment"):
         run_experiments([experiment], tmp_path)
     write_result(path, {"kind": "run"})
-    with pytest.raises(DamagedResultError, match="is no result of a run: it has no 'provenance'"):
+    with pytest.raises(DamagedResultError, match="is not the result of a run: it has no 'provenance'"):
         run_experiments([experiment], tmp_path)
     path.write_text("{")
     with pytest.raises(DamagedResultError, match="is damaged"):
@@ -258,7 +258,9 @@ def test_data_that_moved_and_data_that_changed(tmp_path):
     moved = replace(experiment, root=str(tmp_path / "b.npz"))
     assert run_experiments([moved], tmp_path / "out") == [result]
     np.savez(tmp_path / "b.npz", labels=labels, fog=255 - fog, classes=np.array(list(OBJECTS)))
-    with pytest.raises(ValueError, match=r"is of other data, in .*a\.npz: .*b\.npz differs in identity"):
+    with pytest.raises(
+        ValueError, match=r"is the result of other data, in .*a\.npz: .*b\.npz differs in identity"
+    ):
         run_experiments([moved], tmp_path / "out")
 
 

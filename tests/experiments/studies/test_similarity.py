@@ -186,7 +186,7 @@ def tiny():
 def test_study(tiny, tmp_path):
     classifier, stream = tiny
     seen = []
-    result = similarity_study(classifier, stream, batch=50, advance=lambda *step: seen.append(step))
+    result = similarity_study(classifier, stream, batch=50, progress=lambda *step: seen.append(step))
     write_result(tmp_path / "study.json", result)
     assert read_result(tmp_path / "study.json") == result
     assert (result["kind"], result["study"]) == ("study", "similarity")

@@ -1,7 +1,7 @@
-"""What the Ramen paper reports: accuracies, sweeps, ablations, times, memory, compositions.
+"""The numbers of the Ramen paper: accuracies, sweeps, ablations, times, memory, compositions.
 
-Bao et al., CVPR 2026, arXiv:2604.21728. The numbers lie in ``paper.json``, which describes its own layout.
-Where they were read off a figure, or the paper contradicts itself, ``note`` says so.
+Bao et al., CVPR 2026, arXiv:2604.21728. The numbers are stored in ``paper.json``, which describes its own
+layout. If they were read off a figure, or the paper contradicts itself, ``note`` says so.
 """
 
 import json
@@ -33,7 +33,7 @@ _WITHOUT_STREAM = ("clip", "ensemble")  # their answers depend on the image alon
 
 @dataclass(frozen=True)
 class Value:
-    """A printed mean and its standard deviation over seeds; None where none is printed."""
+    """A printed mean and its standard deviation over seeds, if one is printed."""
 
     mean: float
     deviation: float | None = None
@@ -41,11 +41,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the paper says of one method on one stream."""
+    """The paper's numbers for one method on one stream."""
 
     average: Value
     source: str
-    domains: Mapping[str, Value] = field(default_factory=dict)  # empty where only the average is known
+    domains: Mapping[str, Value] = field(default_factory=dict)  # empty if only the average is known
     note: str | None = None
 
 
@@ -60,7 +60,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class PaperCost:
-    """What the paper says a method costs on CIFAR-100-C with ViT-B/16 and one V100."""
+    """What a method costs according to the paper, on CIFAR-100-C with ViT-B/16 and one V100."""
 
     seconds: float
     images: int
@@ -68,7 +68,7 @@ class PaperCost:
 
     @property
     def ms_an_image(self) -> float:
-        """Wall time with data loading."""
+        """Milliseconds per image: wall time with data loading."""
         return 1000 * self.seconds / self.images
 
 
@@ -85,7 +85,7 @@ class Composition:
 
 @dataclass(frozen=True)
 class PaperSetting:
-    """What the paper runs on a data set."""
+    """The paper's experiment on a data set."""
 
     title: str
     model: str  # the architecture of its main table
@@ -95,7 +95,7 @@ class PaperSetting:
 
 
 def title(method: str) -> str:
-    """A method's name in the paper's tables; its own for one that is not in the paper.
+    """A method's name in the paper's tables; the name itself if it is not in the paper.
 
     >>> title("dmn"), title("mine")
     ('DMN-ZS', 'mine')
@@ -104,7 +104,7 @@ def title(method: str) -> str:
 
 
 def place(method: str) -> int:
-    """Where a method stands in the paper's tables; behind all of them for one that is not there."""
+    """A method's position in the paper's tables; one past the end if it is not there."""
     return list(TITLES).index(method) if method in TITLES else len(TITLES)
 
 
@@ -165,7 +165,7 @@ def reported_bars(data: str) -> dict[str, dict[str, Value]]:
 
 
 def bars_note(data: str, method: str) -> str | None:
-    """What is to be said of a method's bars."""
+    """A remark on a method's bars."""
     return _note("bars", data, method)
 
 
@@ -190,7 +190,7 @@ def reported_sweep(data: str, parameter: str, method: str = "ramen") -> Curve | 
 
 
 def reported_ablation(data: str, protocol: str) -> dict[str, Value]:
-    """Figure 5: ``Ramen``, ``w/o PB``, ``w/o DC``, ``w/o PB & DC``; read off the figure; else empty."""
+    """Figure 5: ``Ramen``, ``w/o PB``, ``w/o DC``, ``w/o PB & DC``, read off the figure; else empty."""
     rows = _numbers()["ablation"].get(data, {}).get(protocol, {})
     return {label: Value(*rows[label]) for label in ABLATION if label in rows}
 
@@ -237,7 +237,7 @@ def reported_composition(data: str) -> Composition | None:
 
 
 def reported_similarity_bins(data: str) -> tuple[tuple[float, ...], str] | None:
-    """Table 4 and what is wrong with it: same-domain shares of pairs, from the most similar tenth on."""
+    """Table 4 and a remark on it: same-domain shares of pairs, from the most similar tenth to the least."""
     bins, note = _numbers()["similarity_bins"].get(data), _note("similarity_bins")
     return None if bins is None else (tuple(bins), str(note))
 

@@ -1,4 +1,4 @@
-"""One thing varied, everything else the same: the points of a curve, beside the paper's."""
+"""Sweeps: the points of a curve along which one thing varies, with the paper's points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ LINES = ("clip", "ensemble", "entmin")  # references of the paper's figures
 
 @dataclass(frozen=True)
 class Point:
-    """One value of what is varied: accuracy over seeds, and what the paper has there."""
+    """One value of what is varied: the runs with it, and the paper's accuracy."""
 
     value: Any
     label: str
@@ -41,18 +41,18 @@ class Point:
 
     @property
     def spread(self) -> Spread:
-        """What was measured."""
+        """The measured accuracy over seeds."""
         return self.group.average
 
     @property
     def printed(self) -> Value | None:
-        """What the paper has."""
+        """The paper's accuracy."""
         return None if self.reported is None else Value(self.reported, self.reported_deviation)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A curve: points in rising order or in the paper's, and methods to draw as lines."""
+    """A curve: points in ascending order or in the paper's, and methods to draw as lines."""
 
     parameter: str
     method: str
@@ -61,7 +61,7 @@ class Sweep:
     protocol: str
     points: list[Point]
     lines: dict[str, float] = field(default_factory=dict)  # accuracies by title
-    note: str | None = None  # on the paper's curve, or why it is not there
+    note: str | None = None  # about the paper's curve, or why there is none
 
     @classmethod
     def from_results(cls, results: Sequence[Result], parameter: str, method: str = "ramen") -> "Sweep":
@@ -100,10 +100,10 @@ def _varied(parameter: str) -> frozenset[str]:
 
 
 def _facts(one: Group) -> dict[str, Any]:
-    beside = {
+    others = {
         name: value for name, value in one.experiment.items() if name not in ("parameters", "seed", "label")
     }
-    return {**beside, **one.parameters}
+    return {**others, **one.parameters}
 
 
 def _require_alike(members: Sequence[Group], groups: Sequence[Group], varied: frozenset[str]) -> None:
@@ -157,7 +157,7 @@ def _ordered(points: list[Point], parameter: str) -> list[Point]:
 def _reported(
     members: Sequence[Group], parameter: str, varied: frozenset[str]
 ) -> tuple[dict[Any, Value], str | None]:
-    """The paper's curve by value, and what is to be said of it; nothing if this is not its experiment."""
+    """The paper's accuracies by value, and a note on them; empty if this is not the paper's experiment."""
     reason = next((reason for one in members if (reason := why_not_comparable(one, varied))), None)
     if reason is not None:
         return {}, f"Without the paper's numbers: {reason}."
@@ -174,6 +174,6 @@ def _reported(
         return dict(paper.reported_weights(data)), "The paper's: Table 8."
     curve = paper.reported_sweep(data, parameter, method) if protocol == "mixed" else None
     if curve is None:
-        return {}, f"The paper does not vary {parameter} there."
-    said = f"The paper's: {curve.source}, read off the figure" + (f"; {curve.note}" if curve.note else "")
-    return dict(curve.points), f"{said}."
+        return {}, f"The paper does not vary {parameter} in this setting."
+    note = f"The paper's: {curve.source}, read off the figure" + (f"; {curve.note}" if curve.note else "")
+    return dict(curve.points), f"{note}."

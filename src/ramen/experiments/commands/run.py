@@ -1,4 +1,4 @@
-"""``ramen run``: experiments from the command line."""
+"""``ramen run``: run experiments."""
 
 import json
 from pathlib import Path
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from ramen.experiments.tables.table import Table
 
 
-@options.requested()
+@options.with_experiment_options()
 def run(
     *,
     method: Annotated[
-        list[str] | None, typer.Option(help="May be given again; `all` for all. Ramen without it.")
+        list[str] | None, typer.Option(help="A method, or `all`; repeatable. Default: ramen.")
     ] = None,
-    request: options.Request,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
+    request: options.ExperimentOptions,
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="How often a run that is under way is saved.")
+        float, typer.Option(min=0, help="How often a run is saved on its way.")
     ] = 120.0,
     json_output: options.Json = False,
 ) -> None:
-    """Run methods on a stream; what is finished is not repeated, what was broken off goes on."""
+    """Run methods on a stream. Finished runs are not repeated, interrupted runs resume."""
     from rich.console import Console
 
     from ramen.experiments.run.execute import run_experiments
@@ -33,8 +33,8 @@ def run(
     from ramen.methods._registry import list_methods
 
     everything = method is not None and "all" in method
-    with options.told_errors():
-        planned = request.planned(list_methods() if everything else method or ["ramen"])
+    with options.exit_on_error():
+        planned = request.plan(list_methods() if everything else method or ["ramen"])
         results = run_experiments(
             planned,
             out,

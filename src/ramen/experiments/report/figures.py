@@ -1,4 +1,4 @@
-"""The figures of a page: which numbers go in, and what they say to those who cannot see them."""
+"""The figures of a page, with alternative texts."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -20,14 +20,14 @@ _SHOWN = 4  # methods in colour among dots
 
 
 def domain_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
-    """Methods by domains; nothing where there is one of either only."""
+    """Methods by domains; empty if there is only one of either."""
     if len(rows) < 2 or len(rows[0].group.domains) < 2:
         return []
     return [_gains(rows, where), _dots(rows, where)]
 
 
 def time_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
-    """Where the time goes, and what it buys."""
+    """Time per stage, and accuracy against time."""
     return [_stages(rows, where), *([_cost(rows, where)] if len(rows) > 1 else [])]
 
 
@@ -35,7 +35,7 @@ def _gains(rows: Sequence[GroupRow], where: str) -> Markup:
     domains = list(rows[0].group.domains)
     gains = {row.name: [_domain_gain(row.group, domain) for domain in domains] for row in rows}
     figure = heatmaps.gain_map(domains, gains, title="Points above zero-shot on each domain")
-    caption = "Blue: better than the same classifier without adaptation on the same images; orange: worse."
+    caption = "Blue: better than the same classifier without adaptation on the same images. Orange: worse."
     return svg_figure(
         page_svg(figure), f"Points above zero-shot of {len(rows)} methods by domain, {where}", caption
     )
@@ -70,7 +70,7 @@ def change_figure(rows: Sequence[GroupRow], where: str) -> Markup:
         row.name: (fmean(change_shares(row.group, "repaired")), fmean(change_shares(row.group, "broken")))
         for row in rows
     }
-    figure = results.change_bars(changes, title="Answers repaired and broken beside zero-shot")
+    figure = results.change_bars(changes, title="Answers repaired and broken, compared with zero-shot")
     return svg_figure(page_svg(figure), f"Shares of repaired and broken answers of each method, {where}")
 
 
@@ -82,18 +82,18 @@ def _stages(rows: Sequence[GroupRow], where: str) -> Markup:
         }
         for row in rows
     }
-    figure = cost.stage_bars(stages, title="Where the time goes")
-    return svg_figure(page_svg(figure), f"Milliseconds an image by stage for each method, {where}")
+    figure = cost.stage_bars(stages, title="Time per stage")
+    return svg_figure(page_svg(figure), f"Milliseconds per image by stage for each method, {where}")
 
 
 def _cost(rows: Sequence[GroupRow], where: str) -> Markup:
     points = {row.name: (row.group.over("cost", "ms_an_image").mean, row.group.average.mean) for row in rows}
     figure = cost.cost_dots(points, title="Accuracy against time")
-    return svg_figure(page_svg(figure), f"Accuracy against milliseconds an image for each method, {where}")
+    return svg_figure(page_svg(figure), f"Accuracy against milliseconds per image for each method, {where}")
 
 
 def composition_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
-    """A heat map for each row whose method tells where its support came from; seeds are added up."""
+    """A heat map for each row whose method retrieves, summed over seeds."""
     drawn = []
     for row in rows:
         found = [result["composition"] for result in row.group.results if result.get("composition")]
@@ -106,13 +106,13 @@ def composition_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
             found[0]["domains"],
             counts.tolist(),
             chance=chance,
-            title=f"Where the support of {row.name} comes from",
+            title=f"Domains of the support of {row.name}",
         )
         weighted = fmean(one["same_domain_weighted"] for one in found)
         caption = (
-            "Each row is a domain of test images and adds up to 100 %. The mean of the diagonal counts each "
-            f"domain once; with each image counted once it is {weighted:.1f} %. Chance is the share of the "
-            "same domain among random images of the stream."
+            "Each row is a domain of test images and adds up to 100 %. The mean of the diagonal weights all "
+            f"domains equally; weighted by images it is {weighted:.1f} %. Chance is the share of the same "
+            "domain among random images of the stream."
         )
         drawn.append(
             svg_figure(page_svg(figure), f"Shares of support by domain for {row.name}, {where}", caption)
@@ -140,7 +140,7 @@ def pair_figure(pair: Mapping[str, Sequence[Group]], where: str) -> Markup | Non
         paper.title(name): {protocol: own[protocol][name].average for protocol in ("single", "mixed")}
         for name in names
     }
-    figure = results.grouped_bars(groups, lines, title=f"Single against mixed domains: {where}")
+    figure = results.grouped_bars(groups, lines, title=f"Single and mixed domains: {where}")
     return svg_figure(
         page_svg(figure), f"Accuracy of {len(names)} methods on single and on mixed domains, {where}"
     )

@@ -1,4 +1,4 @@
-"""The settings behind every number: what the runs of a row have in common, and what each has for itself."""
+"""The settings of every row: those that its runs share, and those in which they differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ _HEADINGS = {
 
 
 def settings_block(row: GroupRow, where: str) -> Markup:
-    """A block to open, with all that is known of a row's runs.
+    """A block that opens on a click, with all settings of a row's runs.
 
     Args:
         row: The group.
-        where: The setting, for the block's title.
+        where: The section's name, for the block's title.
     """
     runs = [flat_settings(result) for result in row.group.results]
     names = list(dict.fromkeys(name for run in runs for name in run))
@@ -36,7 +36,9 @@ def settings_block(row: GroupRow, where: str) -> Markup:
     own = [name for name in names if name not in common]
     parts: list[Markup] = [
         element(
-            "p", "The settings that all runs of this row share, then what each has for itself.", class_="note"
+            "p",
+            "The settings that all runs of this row share, then those in which they differ.",
+            class_="note",
         )
         if own
         else Markup()
@@ -56,7 +58,7 @@ def settings_block(row: GroupRow, where: str) -> Markup:
 
 
 def flat_settings(result: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Everything a result tells of how it was made, by part and name; the seed is told apart."""
+    """All settings of a result by part and name, without the seed."""
     found: dict[tuple[str, str], Any] = {}
     for name, value in result["experiment"].items():
         if name != "seed":
@@ -89,7 +91,7 @@ def _list(names: Sequence[tuple[str, str]], values: Mapping[tuple[str, str], Any
 
 
 def facts_list(facts: Mapping[str, Any]) -> Markup:
-    """Names and values, however deep they lie."""
+    """A list of names and values, nested ones too."""
     flat: dict[tuple[str, str], Any] = {}
     for name, value in facts.items():
         flat |= _flatten("", name, value)
@@ -97,7 +99,7 @@ def facts_list(facts: Mapping[str, Any]) -> Markup:
 
 
 def _value(value: Any) -> Markup:
-    """In words where there are words, else as code."""
+    """A value as HTML: missing values and booleans in words, all others as code."""
     if value is None or value in ({}, []):
         return element("span", "none", class_="soft")
     if isinstance(value, bool):

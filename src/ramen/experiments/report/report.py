@@ -1,4 +1,4 @@
-"""One page with everything that results tell: tables, figures, and the settings behind every number."""
+"""One page for a set of results: tables, figures, and the settings of every number."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ def write_report(paths: Sequence[Path | str], out: Path | str, *, title: str = "
     """Read results and write the page; the same results give the same bytes.
 
     Args:
-        paths: Result files, or folders with result files somewhere below.
-        out: The HTML file; folders on the way are made.
+        paths: Result files, or folders to search for them.
+        out: The HTML file; missing parent folders are created.
         title: The page's heading.
     """
     found = collect(paths)
@@ -34,13 +34,13 @@ def write_report(paths: Sequence[Path | str], out: Path | str, *, title: str = "
 
 
 def make_page(found: Collection, *, title: str = "Results") -> str:
-    """The page as text, with nothing in it that has to be fetched."""
+    """The self-contained page as text."""
     sections = make_sections(found)
     page = Page()
     shown, left_out = _studies(found)
     if found.warnings or left_out:
         items = [element("li", warning) for warning in (*found.warnings, *left_out)]
-        page.add("left-out", "Left out", element("ul", *items, class_="bad"))
+        page.add("left-out", "Not shown", element("ul", *items, class_="bad"))
     if sections:
         page.add("overview", "Overview", html_table(comparisons.overview(sections), "overview-table"))
     for section in sections:
@@ -53,13 +53,13 @@ def make_page(found: Collection, *, title: str = "Results") -> str:
         page.add(f"study-{place}", title_of, *studies.parts(study, place))
     blocks = [settings_block(row, section.name) for section in sections for row in section.all_rows]
     if blocks:
-        note = "Everything that decided a number, as it was written down with the result."
-        page.add("settings", "Settings behind every number", element("p", note, class_="soft"), *blocks)
+        note = "Everything that decided a number, as recorded with the result."
+        page.add("settings", "Settings of every number", element("p", note, class_="soft"), *blocks)
     return document(title, _summary(found, sections), page)
 
 
 def _studies(found: Collection) -> tuple[list[dict[str, Any]], list[str]]:
-    """Those that can be shown, and what is to be said of everything else that is no run."""
+    """The studies that can be shown, and why other results cannot."""
     shown, left_out = [], []
     for one in sorted(found.others, key=lambda one: json.dumps(one, sort_keys=True)):
         reason = (
@@ -115,7 +115,7 @@ def _summary(found: Collection, sections: Sequence[SettingSection]) -> str:
         _counted(len({seed for row in rows for seed in row.group.seeds}), "seed"),
     ]
     made = f" Commit {', '.join(commits)}." if commits else ""
-    return f"{', '.join(words)}.{made} Column heads sort; names lead to the settings behind their numbers."
+    return f"{', '.join(words)}.{made} Click a column's head to sort, or a name to see its settings."
 
 
 def _counted(number: int, what: str) -> str:

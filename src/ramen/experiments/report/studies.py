@@ -1,4 +1,4 @@
-"""Studies on a page: their tables, what they measured, and the shares by similarity also as a figure."""
+"""Studies on a page: tables, settings, and a figure of the shares by similarity."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _READINGS = {"all": "all pairs", "class": "pairs of one pseudo-class"}
 
 
 def problem(study: Mapping[str, Any]) -> str | None:
-    """What keeps a study from being shown; None if nothing does."""
+    """Why a study cannot be shown; None if it can."""
     tables = study.get("tables")
     if not isinstance(tables, list) or not tables:
         return f"study {study.get('study')!r} has no tables"
@@ -45,7 +45,7 @@ def parts(study: Mapping[str, Any], place: int) -> Iterator[Markup]:
 
 
 def _bins(study: Mapping[str, Any]) -> Iterator[Markup]:
-    """Bars for each way to choose pairs; nothing for a study of something else."""
+    """Bars for each way to choose pairs; nothing for other studies."""
     data = study.get("data") if str(study.get("study")).startswith("similarity") else None
     if not data or not data.get("readings"):
         return

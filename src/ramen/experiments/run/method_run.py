@@ -1,4 +1,4 @@
-"""One method on its way through one stream."""
+"""One method on one stream, from the first image to the result."""
 
 import os
 import signal
@@ -29,12 +29,12 @@ _MOST_THREADS = 8
 
 
 class MethodRun:
-    """A run from its first picture to its result.
+    """A method's run over a stream.
 
     Args:
-        experiment: What is run.
+        experiment: The settings.
         classifier: What the method adapts.
-        stream: What it sees.
+        stream: The images.
     """
 
     def __init__(self, experiment: Experiment, classifier: ZeroShotClassifier, stream: Stream) -> None:
@@ -45,10 +45,10 @@ class MethodRun:
         self.done = self.batches = self.resumed = 0
         self.first_batch: float | None = None
         self.started = provenance.now()
-        self._refused_before = 0  # in the parts of the stream that are over
+        self._refused_before = 0  # in earlier parts of the stream
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must be of to go on from it."""
+        """What must be equal for the run to resume from a checkpoint."""
         return {
             "experiment": {**self.experiment.identity(), "parameters": self.experiment.all_parameters()},
             "stream": self.stream.identity()["order"],
@@ -108,7 +108,7 @@ class MethodRun:
         if self.first_batch is None:
             self.first_batch = time.perf_counter() - start
         with self.clock.stage("zero_shot"):
-            _ = answer.zero_shot_logits  # computed now, where the method had no use for it
+            _ = answer.zero_shot_logits  # computed now, unless the method needed it
             wait_for(device)
         with self.clock.stage("score"):
             self.outcome.add(batch, answer)
@@ -118,13 +118,13 @@ class MethodRun:
 
     @property
     def refused(self) -> int:
-        """Pictures that were answered zero-shot because something about them was not finite."""
+        """Images that were answered zero-shot because something about them was not finite."""
         return self._refused_before + self.method.images_refused
 
-    # -- broken off and continued -----------------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All that is needed to go on from here."""
+        """All that is needed to resume from here."""
         facts = {
             "done": self.done,
             "batches": self.batches,
@@ -137,12 +137,12 @@ class MethodRun:
             "resumed": self.resumed,
         }
         tensors = {_OUTCOME + name: tensor for name, tensor in self.outcome.state(self.done).items()}
-        if not self._between_parts:  # there the method is about to be reset
+        if not self._between_parts:  # between parts the method is about to be reset
             tensors |= {_METHOD + name: tensor for name, tensor in self.method.state_dict().items()}
         return facts, tensors
 
     def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from what ``state`` gave; where that does not fit, an error, and this must not be used."""
+        """Resume from what ``state`` returned. After an error this object must not be used."""
         parts: dict[str, dict[str, Tensor]] = {_OUTCOME: {}, _METHOD: {}}
         for name, tensor in tensors.items():
             kind = next(kind for kind in parts if name.startswith(kind))
@@ -156,10 +156,10 @@ class MethodRun:
         self.first_batch, self.started = facts["first_batch"], facts["started"]
         self._refused_before, self.resumed = facts["refused"], facts["resumed"] + 1
 
-    # -- the end ------------------------------------------------------------------------------------------
+    # -- the result ---------------------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any]:
-        """What is written to disk."""
+        """The result in plain values, as it is written to disk."""
         experiment, method = self.experiment, self.method
         forwards, backwards = method.passes()
         with self.clock.stage("score"):
@@ -205,10 +205,10 @@ def _preparing_threads(device: torch.device) -> int:
 
 @contextmanager
 def _interruption() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that a batch is finished first; pressed again it interrupts at once."""
+    """Ctrl-C sets the event, so that the batch is finished first; a second Ctrl-C interrupts immediately."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # signals do not come here
+        yield event  # signals reach only the main thread
         return
     before = signal.getsignal(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""One result, one JSON file: there whole or not at all, and recognised when it is damaged."""
+"""Result files: one JSON file per result, written atomically and checked when read."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 from ramen.utils import atomic_files
 
-SCHEMA = 1  # goes up when files that were written before can no longer be read as they are
+SCHEMA = 1  # increased when older files can no longer be read
 _REMEDY = "remove it and run the experiment again"
 
 
 class DamagedResultError(ValueError):
-    """A file that is there but is no result of this schema."""
+    """A file that exists but is not a result of this schema."""
 
 
 def write_result(path: Path | str, result: Mapping[str, Any]) -> None:
@@ -31,7 +31,7 @@ def write_result(path: Path | str, result: Mapping[str, Any]) -> None:
 
 
 def read_result(path: Path | str) -> dict[str, Any]:
-    """What ``write_result`` wrote, without its schema number."""
+    """The content that ``write_result`` wrote, without its schema number."""
     path = Path(path)
     try:
         content = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
@@ -54,7 +54,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _require_plain(where: str, value: object) -> None:
-    """Refuse what would not come back from the file as it is."""
+    """Refuse values that reading the file would not restore."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if type(key) is not str:
@@ -65,6 +65,6 @@ def _require_plain(where: str, value: object) -> None:
             _require_plain(f"{where}[{number}]", inner)
     elif type(value) is float:
         if not math.isfinite(value):
-            raise ValueError(f"{where} must be finite, got {value}; use None for what there is not")
+            raise ValueError(f"{where} must be finite, got {value}; use None for a missing value")
     elif value is not None and type(value) not in (str, int, bool):
         raise TypeError(f"{where} must be a plain value, got {type(value).__name__} {value!r}")

@@ -89,7 +89,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A number as tables have it.
+    """A number as studies print it.
 
     >>> number(3.14159, 2), number(None)
     ('3.14', '-')
@@ -98,7 +98,7 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time in readable units.
 
     >>> duration(0.0305), duration(2.777), duration(848), duration(416538)
     ('30.5 ms', '2.8 s', '14m08s', '115h42m')

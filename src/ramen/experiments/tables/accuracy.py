@@ -1,4 +1,4 @@
-"""Tables of accuracies, with the paper's numbers below or beside the measured ones."""
+"""Tables of accuracies, with the paper's numbers next to the measured ones."""
 
 from collections.abc import Sequence
 from statistics import fmean

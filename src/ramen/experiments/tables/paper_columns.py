@@ -1,4 +1,4 @@
-"""The paper's numbers in tables: how they are written, beside which numbers they stand, what notes say."""
+"""The paper's numbers in tables: cells, columns and notes."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
-"""The table model: cells, columns, rows. The modules beside this one write it in each format.
+"""The table model: cells, columns, rows. Other modules of this package render it in each format.
 
-A table has text for people and, beside it, records of plain numbers for programs; CSV writes the records.
+A table has text for people, and records of plain numbers for programs; CSV writes the records.
 """
 
 from collections.abc import Sequence
