@@ -94,7 +94,7 @@ def test_back_from_a_result():
         ({"templates": "seven"}, "templates: no set is called 'seven'"),
     ],
 )
-def test_what_cannot_be_run_is_told_at_once(change, message):
+def test_settings_that_cannot_be_run_are_refused(change, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         dataclasses.replace(BASE, **change)
 
@@ -112,7 +112,7 @@ def test_a_plan_takes_everything_from_the_preset():
     assert (first.preset, first.overrides) == ("cifar100c", {})
 
 
-def test_what_is_said_goes_before_the_preset():
+def test_options_override_the_preset():
     (run,) = plan(
         ["ramen"],
         model="ViT-B-32/openai",
@@ -139,7 +139,7 @@ def test_settings_reach_the_methods_that_have_them():
     [
         (["tpk=2"], "none of ramen, tent has a parameter 'tpk'; did you mean 'topk'"),
         (["tent.topk=2"], "none of tent has a parameter 'topk'"),
-        (["mint.lr=2"], "method 'mint' is not among those that run"),
+        (["mint.lr=2"], "method 'mint' is not among the methods to run"),
         (["mnt.lr=2"], "there is no method 'mnt'"),
         (["topk"], "--set must be KEY=VALUE, got 'topk'"),
         (["topk=1", "topk=2"], "topk is given twice"),
@@ -157,7 +157,7 @@ def test_a_preset_can_be_refused_or_borrowed():
     (run,) = plan(["ramen"], data="arrays", root="x.npz", model="stored:x", preset="cifar10c")
     assert (run.parameters["capacity"], run.preset) == (7500, "cifar10c")
     assert run.data_options == {}  # an array file has no severities
-    with pytest.raises(ValueError, match="model must be named: no preset is known for data set 'arrays'"):
+    with pytest.raises(ValueError, match="model must be given: there is no preset for data set 'arrays'"):
         plan(["ramen"], data="arrays", root="x.npz")
 
 

@@ -138,8 +138,8 @@ def test_other_protocols_take_the_mixed_rows_unless_the_file_says_otherwise(tmp_
     ("content", "message"),
     [
         ("[mixed", "own.toml cannot be read"),
-        ("[mixt.tent]\nlr = 1", "'mixt' is no table of a protocol"),
-        ("bach = 3", "'bach' is no table of a protocol, and no fact; did you mean 'batch'"),
+        ("[mixt.tent]\nlr = 1", "'mixt' is neither a protocol nor a known key"),
+        ("bach = 3", "'bach' is neither a protocol nor a known key; did you mean 'batch'"),
         ("[mixed.tant]\nlr = 1", "there is no method 'tant'"),
         ("[mixed.tent]\nrl = 1", "tent has no parameter 'rl'"),
         ("[mixed.tent]\nseed = 1", "tent has no parameter 'seed'"),
@@ -154,7 +154,7 @@ def test_faulty_files(tmp_path, content, message):
 
 
 def test_missing_presets(tmp_path):
-    with pytest.raises(ValueError, match="there is none called 'cifar10'; did you mean 'cifar10c'"):
+    with pytest.raises(ValueError, match="there is no preset 'cifar10'; did you mean 'cifar10c'"):
         load_preset("cifar10")
     with pytest.raises(ValueError, match=r"there is no file .*no\.toml"):
         load_preset(str(tmp_path / "no.toml"))

@@ -246,7 +246,7 @@ def another_model(folder):
         (cut_tensors, "its checksum is"),
         (lose_tensors, "No such file"),
         (lose_a_fact, "'seconds'"),
-        (another_model, "it belongs to something else, by its classifier"),
+        (another_model, "it belongs to a run with another classifier"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_continued(tmp_path, whole, monkeypatch, steps, capsys, harm, why):
@@ -256,9 +256,9 @@ def test_a_checkpoint_that_cannot_be_continued(tmp_path, whole, monkeypatch, ste
     steps.clear()
     (result,) = run_experiments([one], tmp_path)
     said = capsys.readouterr().err
-    assert f"The checkpoint {folder} cannot be continued (" in said
+    assert f"The checkpoint {folder} cannot be used (" in said
     assert why in said
-    assert "starting anew" in said
+    assert "starting over" in said
     (aside,) = folder.parent.glob(f"{folder.name}-unusable-*")  # nothing is thrown away
     assert str(aside) in said
     assert steps[0] == 0

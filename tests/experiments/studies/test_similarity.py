@@ -134,7 +134,7 @@ def test_a_second_look_that_differs_is_told(monkeypatch):
         )
 
     monkeypatch.setattr(similarity_pairs._Pairs, "_block", shaky)
-    with pytest.raises(RuntimeError, match="came out otherwise in the second look"):
+    with pytest.raises(RuntimeError, match="similarities differ between the two passes"):
         exact_bins(embeddings, domains, classes)
 
 
