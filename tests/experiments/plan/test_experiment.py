@@ -1,4 +1,4 @@
-"""Experiments: what identifies them, and which ones a request asks for."""
+"""Experiments: what identifies them, and how options become a plan."""
 
 import dataclasses
 import json
@@ -9,7 +9,6 @@ import pytest
 
 import ramen
 from ramen.experiments.plan.experiment import Experiment, plan
-from ramen.experiments.plan.values import parse_pairs, parse_value
 from ramen.methods import _registry
 from tests.fakes.results import sample_result
 
@@ -99,9 +98,6 @@ def test_settings_that_cannot_be_run_are_refused(change, message):
         dataclasses.replace(BASE, **change)
 
 
-# -- plans ----------------------------------------------------------------------------------------------
-
-
 def test_a_plan_takes_everything_from_the_preset():
     runs = plan(["ramen", "mint"], data="cifar100c", root="DATA", seeds=[0, 3])
     assert [(run.method, run.seed) for run in runs] == [("ramen", 0), ("ramen", 3), ("mint", 0), ("mint", 3)]
@@ -174,16 +170,3 @@ def test_a_method_of_ones_own_has_no_row(monkeypatch):
         pass
 
     assert plan(["own"])[0].parameters == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("3", 3), ("1e-2", 0.01), ("inf", math.inf), ("True", True), ("false", False), ("causal", "causal")],
-)
-def test_values(text, value):
-    assert parse_value(text) == value
-    assert type(parse_value(text)) is type(value)
-
-
-def test_pairs_keep_what_follows_the_first_sign():
-    assert parse_pairs("--set", ["template=a = {}"]) == {"template": "a = {}"}

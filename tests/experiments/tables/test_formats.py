@@ -1,16 +1,14 @@
-"""The table and its formats, against text written by hand."""
+"""The formats of a table, against text written by hand."""
 
 import csv
 import io
 
-import pytest
 from rich.console import Console
 
 from ramen.experiments.tables.csv_records import csv_text
 from ramen.experiments.tables.html import html_table
 from ramen.experiments.tables.latex import latex
 from ramen.experiments.tables.markdown import markdown, markdown_page
-from ramen.experiments.tables.output import as_text, choose_format, widest_last, write
 from ramen.experiments.tables.table import Cell, Column, Link, Table
 from ramen.experiments.tables.terminal import print_tables, width
 
@@ -157,27 +155,3 @@ def test_html() -> None:
     assert 'data-sort="&lt;i&gt;" class="soft">&lt;i&gt;</th>' in page
     assert '<td data-kind="number" title="not run">\u2013</td>' in page
     assert page.endswith('<p class="note">Below 5 %.</p></div>')
-
-
-def test_format_by_name_or_by_the_files_ending(tmp_path) -> None:
-    assert [choose_format(None, tmp_path / f"t{end}") for end in (".md", ".tex", ".csv", ".txt")] == (
-        ["markdown", "latex", "csv", "rich"]
-    )
-    assert choose_format("csv", tmp_path / "t.md") == "csv"
-    assert choose_format(None, None) == "rich"
-    with pytest.raises(ValueError, match=r"--out must end with one of .*, got .*t\.docx"):
-        choose_format(None, tmp_path / "t.docx")
-    with pytest.raises(ValueError, match="--format must be one of"):
-        choose_format("html", None)
-
-
-def test_files_are_written_as_they_are(tmp_path) -> None:
-    write([SMALL], "csv", tmp_path / "new" / "t.csv")
-    assert (tmp_path / "new" / "t.csv").read_bytes().startswith(b"method,value,more\r\ntent")
-    assert "\x1b" not in as_text([SMALL], "rich")
-
-
-def test_tables_that_do_not_fit_come_last() -> None:
-    wide = Table("W", tuple(Column("x" * 30) for _ in range(3)), ())
-    assert [table.title for table in widest_last([wide, SMALL], 60)] == [SMALL.title, "W"]
-    assert [table.title for table in widest_last([wide, SMALL], 120)] == ["W", SMALL.title]

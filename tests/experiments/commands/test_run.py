@@ -1,4 +1,4 @@
-"""``ramen run`` and ``ramen models`` from the outside."""
+"""``ramen run`` from the outside."""
 
 import json
 import subprocess
@@ -16,6 +16,8 @@ from ramen.models.by_name import load_model
 from tests.fakes.results import sample_result
 
 cli = CliRunner()
+
+
 SMALL = ["--data-set", "pictures=3", "--domain", "fog", "--domain", "neon", "--batch", "4"]
 
 
@@ -110,14 +112,6 @@ def test_ctrl_c_ends_with_the_usual_status(tmp_path, monkeypatch):
 
     monkeypatch.setattr(execute._Runner, "result", interrupt)
     assert cli.invoke(app, ["run", *SMALL, "--out", str(tmp_path)]).exit_code == 130
-
-
-def test_models_list():
-    found = json.loads(cli.invoke(app, ["models", "list", "RN101", "--json"]).stdout)
-    assert {"name": "RN101/openai", "presets": ["cifar100c_rn101"]} in found
-    assert all("RN101" in model["name"] for model in found)
-    printed = cli.invoke(app, ["models", "list", "ViT-L-14/openai"])
-    assert printed.stdout.split() == ["ViT-L-14/openai", "preset", "imagenetc"]
 
 
 def test_as_a_module_and_cheaply():
