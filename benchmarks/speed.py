@@ -30,7 +30,9 @@ from torch import Tensor
 import ramen
 from ramen.experiments.run import provenance
 from ramen.experiments.run.measure import wait_for
-from ramen.experiments.tables.table import Cell, Column, Table, markdown_page, print_tables
+from ramen.experiments.tables.markdown import markdown_page
+from ramen.experiments.tables.table import Cell, Column, Table
+from ramen.experiments.tables.terminal import print_tables
 from ramen.kernels.cuda_graphs import Function
 from ramen.memory.codecs import CODECS
 from ramen.memory.retrieval import Selection

@@ -1,9 +1,9 @@
 """The demo over several seeds, and how its hyper-parameters were chosen.
 
     python benchmarks/tiny.py                     # seeds 0, 1, 2 with the demo's settings
-    python benchmarks/tiny.py --tune              # settings beside each other, on streams of other seeds
+    python benchmarks/tiny.py --tune              # compare settings, on streams of other seeds
 
-Accuracies are the mean over domains in percent; differences are to zero-shot on the same images.
+Accuracies are the mean over domains in percent; gains are over zero-shot on the same images.
 """
 
 import argparse
@@ -16,16 +16,19 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from ramen import scoring
 from ramen.data.drawings import styles
-from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.domains import DOMAINS
 from ramen.data.drawings.images import draw_images
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments import demo
+from ramen.experiments.analysis.scoring import over_seeds
+from ramen.experiments.plan.experiment import Experiment
+from ramen.experiments.run.method_run import MethodRun
+from ramen.experiments.tables.table import Cell, Column, Table, number_cell, spread_cell
+from ramen.experiments.tables.terminal import print_tables
 from ramen.models.tiny_clip.model import load_tiny
+from ramen.utils import atomic_files
 
 _RAMEN = [  # topk, beta, lr
     *((3, 0.0, lr) for lr in (1e-2, 2e-2, 3e-2)),
@@ -41,7 +44,7 @@ GRID: dict[str, list[dict[str, float]]] = {
 
 
 def clean_accuracy(seed: int) -> float:
-    """Zero-shot on pictures like those of the training set, but others."""
+    """Zero-shot on new images of the kind that the model was trained on."""
     names = [name for name in OBJECTS for _ in styles.TRAINED for _ in range(5)]
     drawn_in = [style for _ in OBJECTS for style in styles.TRAINED for _ in range(5)]
     classifier = load_tiny(list(OBJECTS))
@@ -55,9 +58,7 @@ def clean_accuracy(seed: int) -> float:
 def several_seeds(seeds: list[int], console: Console) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         runs = [demo.run(seed=seed, out=Path(folder), console=Console(quiet=True)) for seed in seeds]
-    table = Table(title=f"The demo over seeds {', '.join(map(str, seeds))}")
-    for column in ("method", "average", "difference to zero-shot", "ms an image", "same domain"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    rows = []
     summary: dict[str, Any] = {}
     for name in runs[0]["methods"]:
         of_seeds = [run["methods"][name] for run in runs]
@@ -71,37 +72,39 @@ def several_seeds(seeds: list[int], console: Console) -> dict[str, Any]:
             "same_domain_share": shares,
             "ms_an_image": milliseconds,
         }
-        table.add_row(
-            demo.title(name),
-            f"{statistics.mean(averages):.2f} ± {_deviation(averages):.2f}",
-            f"{statistics.mean(gains):+.2f} ± {_deviation(gains):.2f}",
-            f"{milliseconds:.2f}",
-            f"{statistics.mean(shares):.1%}" if shares else "",
+        rows.append(
+            (
+                Cell(demo.title(name)),
+                spread_cell(over_seeds(averages)),
+                spread_cell(over_seeds(gains), "+.2f"),
+                number_cell(milliseconds),
+                Cell(f"{statistics.mean(shares):.1%}" if shares else ""),
+            )
         )
-    console.print(table)
+    heads = ("average", "above zero-shot", "ms per image", "same domain")
+    columns = (Column("method", "left"), *map(Column, heads))
     clean = clean_accuracy(seeds[0])
-    console.print(f"zero-shot on clean pictures: {clean:.2f}; same domain by chance: {1 / len(DOMAINS):.1%}")
+    notes = (
+        f"Zero-shot on clean images: {clean:.2f}.",
+        f"Same domain: the share of retrieved entries; by chance {1 / len(DOMAINS):.1%}.",
+    )
+    title = f"The demo over seeds {', '.join(map(str, seeds))}"
+    print_tables(console, [Table(title, columns, tuple(rows), notes)])
     return {"seeds": seeds, "methods": summary, "clean_zero_shot": clean, "chance_share": 1 / len(DOMAINS)}
-
-
-def _deviation(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def tune(seeds: list[int], console: Console) -> dict[str, Any]:
     classifier = load_tiny(list(OBJECTS))
-    streams = [mixed_stream(list(OBJECTS), demo.PER_DOMAIN, seed) for seed in seeds]
+    streams = [demo.demo_stream(list(OBJECTS), demo.PER_DOMAIN, seed) for seed in seeds]
     rows = []
     for name, settings in GRID.items():
         for parameters in settings:
             averages = []
-            for seed, stream in zip(seeds, streams, strict=True):
-                images = classifier.preprocess(stream.pixels)
-                run = demo.run_method(
-                    name, parameters, classifier, images, stream, seed, Progress(disable=True)
-                )
-                accuracies = scoring.domain_accuracies(run.correct, stream.domains, len(DOMAINS))
-                averages.append(float(accuracies.mean()))
+            for stream in streams:
+                experiment = Experiment(name, "tiny", demo.DATA, parameters=parameters, seed=stream.seed)
+                run = MethodRun(experiment, classifier, stream)
+                run.go()
+                averages.append(run.outcome.scores(run.refused)["average"])
             rows.append({"method": name, "parameters": parameters, "average": averages})
             console.print(f"{name:9} {parameters!s:45} {statistics.mean(averages):.2f}", highlight=False)
     return {"seeds": seeds, "rows": rows}
@@ -121,7 +124,7 @@ def main() -> None:
     results["versions"] = {"torch": torch.__version__, "python": platform.python_version()}
     results["machine"] = f"{platform.machine()}, {torch.get_num_threads()} threads"
     if options.out is not None:
-        options.out.write_text(json.dumps(results, indent=2) + "\n")
+        atomic_files.write_text(options.out, json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

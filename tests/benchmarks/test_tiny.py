@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 from ramen.experiments import demo
+from ramen.experiments.plan.presets import load_preset
 from tests.helpers.benchmark_scripts import load_benchmark
 
 
@@ -48,8 +49,9 @@ def test_tuning_goes_through_every_setting(tiny, monkeypatch, tmp_path):
 def test_the_demos_settings_are_the_best_of_the_committed_tuning(tiny):
     path = tiny.Path(tiny.__file__).parent / "results" / "tiny_tuning_cpu.json"
     rows = json.loads(path.read_text())["rows"]
-    for method, parameters in demo.PARAMETERS.items():
+    for method in demo.METHODS:
         best = max(
             (row for row in rows if row["method"] == method), key=lambda r: statistics.mean(r["average"])
         )
-        assert best["parameters"] == parameters
+        preset = load_preset("tiny").row(method, "mixed")
+        assert best["parameters"] == {name: preset[name] for name in best["parameters"]}

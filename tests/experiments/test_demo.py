@@ -10,8 +10,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.data.drawings.domains import DOMAINS
+from ramen.data.drawings import captions
+from ramen.data.drawings.domains import DOMAINS, mixed_stream
 from ramen.experiments import demo
+from ramen.experiments.plan.presets import load_preset
 from ramen.methods._answers import Support
 
 
@@ -52,7 +54,7 @@ def test_what_is_saved_and_printed(quick):
         assert len(np.unique(pixels, axis=0)) > 300  # not an empty page
     for word in ("zero-shot", "EntMin", "Tent", "Ramen", "stained glass", "Average", "±", "times chance"):
         assert word in text
-    for word in ("figure.png", "results.json", "from_open_clip", "accuracy so far", "images/s"):
+    for word in ("figure.png", "results.json", "from_open_clip", "(zero-shot", "images/s"):
         assert word in text
     assert results["images"] == demo.PER_DOMAIN_QUICK * len(DOMAINS)
 
@@ -67,7 +69,24 @@ def test_examples_are_the_nearest_entries_without_the_image_itself():
         weights=torch.ones(2, 6),
         valid=torch.tensor([[True] * 6, [True] * 4 + [False] * 2]),
     )
-    assert demo._examples(support, torch.tensor([3, 5]), first=10) == {3: [10, 7, 8, 1, 4]}
+    assert demo.nearest_entries(support, torch.tensor([3, 5]), first=10) == {3: [10, 7, 8, 1, 4]}
+
+
+def test_the_stream_is_that_of_the_drawings():
+    """Classes that cannot be drawn do not appear; the labels count them."""
+    classes = ["giraffe", "cat", "boat"]
+    drawn = mixed_stream([captions.object_called(name) for name in classes[1:]], 4, 7)
+    stream = demo.demo_stream(classes, 4, 7)
+    assert torch.equal(stream.read(slice(0, len(stream))), drawn.pixels)
+    assert stream.labels().tolist() == (1 + drawn.labels).tolist()
+    assert stream.domain.tolist() == drawn.domains.tolist()
+    assert [domain.name for domain in stream.dataset.domains] == list(DOMAINS)
+
+
+def test_the_parameters_are_those_of_the_preset(quick):
+    for name, entry in quick[0]["methods"].items():
+        assert entry["parameters"] == load_preset("tiny").row(name, "mixed")
+    assert quick[0]["batch"] == load_preset("tiny").batch
 
 
 def invoke(*arguments):
@@ -92,7 +111,7 @@ def test_own_classes_and_one_method(tmp_path):
     assert results["seed"] == 3
     assert list(results["methods"]) == ["ensemble", "entmin"]
     assert results["methods"]["ensemble"]["average"] > 60
-    assert "No pictures of giraffe" in result.stderr
+    assert "No images of giraffe" in result.stderr
     assert (tmp_path / "figure.png").exists()
 
 

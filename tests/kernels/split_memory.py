@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from ramen.memory.memory import Memory
 from torch import Tensor
 
 from ramen.kernels import rows as row_kernels
 from ramen.kernels import sums as sum_kernels
 from ramen.memory import codecs, row_sums, row_table
+from ramen.memory.retrieval import Memory
 
 
 @contextmanager

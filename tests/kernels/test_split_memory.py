@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from ramen.memory.memory import Memory
 from torch import Tensor
 
 import ramen
 from ramen import testing
 from ramen.kernels import rows as row_kernels
 from ramen.memory import fetch_ahead, row_sums, row_table
+from ramen.memory.retrieval import Memory
 from tests.kernels.split_memory import memory_of, random_batches, split_on_the_cpu
 
 pytestmark = pytest.mark.interpreted

@@ -1,11 +1,14 @@
-"""Any number of workers gives the same tensors; errors come in their place; no process is left behind."""
+"""Any number of workers gives the same tensors; errors come in their place; nothing is left running."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ from PIL import Image
 import ramen
 from ramen import testing
 from ramen.models import prefetch as module
-from ramen.models.prefetch import prefetch
+from ramen.models.prefetch import prefetch, prefetch_reads
 
 PATIENCE = 120  # seconds; a busy machine takes long to start a Python with torch
 
@@ -74,7 +77,7 @@ def test_an_error_of_the_batches_themselves_waits_its_turn(
 def test_tensors_and_nothing_start_no_worker(
     clf: ramen.ZeroShotClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DataLoader", None)
+    monkeypatch.setattr(module, "ProcessPoolExecutor", None)
     batch = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
     (result,) = prefetch([batch], clf, workers=4)
     assert torch.equal(result, clf.preprocess(batch))
@@ -103,10 +106,67 @@ def test_a_classifier_without_preprocessing() -> None:
         prefetch([], bare)
 
 
+class Source:
+    """Reads uint8 images of its own; notices two readers at once."""
+
+    def __init__(self) -> None:
+        self.images = torch.randint(256, (40, 3, 40, 40), dtype=torch.uint8)
+        self.readers = self.most_readers = 0
+
+    def read(self, part: slice) -> torch.Tensor:
+        self.readers += 1
+        self.most_readers = max(self.most_readers, self.readers)
+        time.sleep(0.002)
+        self.readers -= 1
+        if part.start >= len(self.images):
+            raise IndexError(f"no images from {part.start} on")
+        return self.images[part]
+
+
+def parts(count: int) -> list[slice]:
+    return [slice(start, start + 7) for start in range(0, count, 7)]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3, 50])
+def test_threads_change_nothing_and_read_one_at_a_time(clf: ramen.ZeroShotClassifier, threads: int) -> None:
+    source, stages = Source(), []
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        yield
+        stages.append(name)
+
+    found = list(prefetch_reads(parts(40), source.read, clf, threads=threads, stage=stage))
+    expected = [clf.preprocess(source.images[part]) for part in parts(40)]
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert source.most_readers == 1
+    assert [stages.count(name) for name in ("read", "preprocess")] == [6, 6]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_a_read_keeps_its_place_and_ends_the_threads(
+    clf: ramen.ZeroShotClassifier, threads: int
+) -> None:
+    images = prefetch_reads(parts(50), Source().read, clf, threads=threads)
+    assert [len(next(images)) for _ in range(6)] == [7, 7, 7, 7, 7, 5]
+    with pytest.raises(IndexError, match="no images from 42 on"):
+        next(images)
+    assert next(images, None) is None
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramen-prefetch")]
+
+
+def test_threads_end_if_nobody_asks_any_more(clf: ramen.ZeroShotClassifier) -> None:
+    source = Source()
+    images = prefetch_reads(itertools.repeat(slice(0, 7)), source.read, clf, threads=2)
+    next(images)
+    images.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramen-prefetch")]
+
+
 SCRIPT = """
 import sys, multiprocessing, itertools, time
 from ramen import testing
-from ramen.models.prefetch import prefetch
+from ramen.models.prefetch import prefetch, prefetch_reads
 
 if __name__ == "__main__":
     images = prefetch(itertools.repeat([sys.argv[1]]), testing.small_classifier(), workers=1)

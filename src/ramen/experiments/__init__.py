@@ -1,1 +1,1 @@
-"""Runs and their results."""
+"""Experiments: plan and run them, analyse and show their results."""

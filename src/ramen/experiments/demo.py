@@ -1,45 +1,39 @@
-"""``ramen demo``: the tiny CLIP meets a mixed stream of drawings, as it is and adapted by several methods."""
+"""``ramen demo``: the tiny CLIP on a mixed stream of drawings, zero-shot and adapted by several methods."""
 
 import json
-import platform
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from torch import Tensor
 
-import ramen
+from ramen.data.dataset import Dataset, Domain
 from ramen.data.drawings import captions
 from ramen.data.drawings.domains import DOMAINS, mixed_stream
-from ramen.data.drawings.domains import DrawnStream as Stream
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.experiments.analysis import scoring
-from ramen.experiments.figures import demo
-from ramen.methods._answers import Support
-from ramen.methods._registry import create, get_method
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.data.streams.stream import Stream
+from ramen.experiments.analysis import paper
+from ramen.experiments.analysis.scoring import Difference
+from ramen.experiments.figures.demo import draw
+from ramen.experiments.plan.experiment import plan
+from ramen.experiments.run import provenance
+from ramen.experiments.run.method_run import MethodRun
+from ramen.experiments.run.progress import Bars
+from ramen.experiments.tables.table import Cell, Column, Table, number_cell
+from ramen.experiments.tables.terminal import print_tables
+from ramen.methods._answers import Prediction, Support
 from ramen.models.tiny_clip.model import load_tiny
+from ramen.utils import atomic_files
 
-BATCH = 100
+DATA = "tiny"  # the data set whose preset has the parameters
 PER_DOMAIN, PER_DOMAIN_QUICK = 300, 24
 ZERO_SHOT = "ensemble"  # no adaptation
 METHODS = ("entmin", "tent", "ramen")
-TITLES = {"ensemble": "zero-shot", "entmin": "EntMin", "tent": "Tent", "ramen": "Ramen"}
 SHOWN_ENTRIES = 4
-
-# What was best for each method on streams of other seeds; see the model card. Pictures lie farther from each
-# other in this small model's embedding than in CLIP's, so that no further weight on distance is needed.
-PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "entmin": {"lr": 5e-3},
-    "tent": {"lr": 1e-3},
-    "ramen": {"lr": 2e-2, "topk": 3, "beta": 0.0},
-}
 
 NEXT_STEPS = """\
 Next, on a real model (downloads its weights):
@@ -52,20 +46,6 @@ Next, on a real model (downloads its weights):
 `ramen describe ramen` explains the parameters."""
 
 
-@dataclass
-class Run:
-    """What one method said of the whole stream."""
-
-    method: str
-    parameters: dict[str, Any]
-    correct: Tensor
-    seconds: float
-    composition: Tensor | None  # how many entries of each domain supported the queries of each domain
-    examples: dict[
-        int, list[int]
-    ]  # for each domain, a query and its nearest entries, as places in the stream
-
-
 def run(
     *,
     classes: Sequence[str] | None = None,
@@ -75,47 +55,33 @@ def run(
     out: Path = Path("ramen-demo"),
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Run the demo; the results, which also lie in ``out`` with a figure.
+    """Run the demo and return its results, which are also written to ``out`` together with a figure.
 
     Args:
-        classes: Names to classify into; those that can be drawn appear in the stream. All of them if None.
-        methods: Names of registered methods, beside zero-shot.
-        seed: Decides the stream and what the methods draw.
-        quick: A short stream.
+        classes: Names to classify into; those that can be drawn appear in the stream. All drawings if None.
+        methods: Names of registered methods to run in addition to zero-shot.
+        seed: Decides the stream and the methods' random draws.
+        quick: Use a short stream.
         out: Folder for ``results.json`` and ``figure.png``.
         console: Where to print.
     """
     console = console or Console()
     names = list(OBJECTS) if classes is None else list(classes)
-    chosen = list(dict.fromkeys([ZERO_SHOT, *methods]))
-    for name in chosen:
-        get_method(name)  # a wrong name is told before anything starts
-    drawn = _drawable(names, console)
+    experiments = plan([ZERO_SHOT, *methods], data=DATA, seeds=[seed])
+    _check_drawable(names, console)
     classifier = load_tiny(names)
     out.mkdir(parents=True, exist_ok=True)
-
     per_domain = PER_DOMAIN_QUICK if quick else PER_DOMAIN
-    with _progress(console) as progress:
-        task = progress.add_task("drawing", total=per_domain * len(DOMAINS), status="")
-        objects = [name for name in map(captions.object_called, names) if name is not None]
-        stream = mixed_stream(objects, per_domain, seed, lambda done: progress.advance(task, done))
-        stream = Stream(stream.pixels, torch.tensor(drawn)[stream.labels], stream.domains)
-        images = classifier.preprocess(stream.pixels)
-        runs = [
-            run_method(name, PARAMETERS.get(name, {}), classifier, images, stream, seed, progress)
-            for name in chosen
-        ]
-
-    results = _results(runs, stream, names, seed)
-    console.print(_domain_table(results))
-    console.print(_summary_table(results))
-    for method, share in results["same_domain_share"].items():
-        chance = results["chance_share"]
-        console.print(
-            f"{share:.1%} of the entries that {title(method)} retrieved are of the image's own domain, "
-            f"{share / chance:.1f} times chance ({chance:.1%}).",
-            soft_wrap=True,
-        )
+    with Bars(console, keep=True) as bars:
+        with bars.count("drawing", per_domain * len(DOMAINS)) as advance:
+            stream = demo_stream(names, per_domain, seed, advance)
+        runs = [DemoRun(MethodRun(experiment, classifier, stream)) for experiment in experiments]
+        for one in runs:
+            with bars.show(one.run, title(one.name)) as show:
+                one.run.go(progress=show, observe=one.observe)
+    results = _results(runs, stream)
+    print_tables(console, [_domain_table(results), _summary_table(results)])
+    _print_shares(results, console)
     _save(results, runs, stream, out, console)
     console.print(NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     return results
@@ -123,64 +89,40 @@ def run(
 
 def title(method: str) -> str:
     """A method's name as people write it."""
-    return TITLES.get(method, method)
+    return "zero-shot" if method == ZERO_SHOT else paper.title(method)
 
 
-def _drawable(names: Sequence[str], console: Console) -> list[int]:
-    """Which classes appear in the stream: those called as an object that can be drawn."""
-    known = [captions.object_called(name) for name in names]
-    drawn = [index for index, name in enumerate(known) if name is not None]
-    if not drawn:
-        raise ValueError(f"classes: none of {', '.join(names)} can be drawn; these can: {', '.join(OBJECTS)}")
-    if others := [name for name, found in zip(names, known, strict=True) if found is None]:
-        console.print(
-            f"No pictures of {', '.join(others)}: the tiny model does not know that; it may mislead."
-        )
-    return drawn
+@dataclass(frozen=True)
+class DemoRun:
+    """A method's run, and examples of what it retrieved.
+
+    Attributes:
+        run: The run.
+        examples: For each domain an image and its nearest entries, as positions in the stream.
+    """
+
+    run: MethodRun
+    examples: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.run.experiment.method
+
+    @property
+    def composition(self) -> Tensor | None:
+        """How many entries of each domain supported the images of each domain, if the method retrieves."""
+        return self.run.outcome.composition
+
+    def observe(self, batch: slice, prediction: Prediction) -> None:
+        """Take examples from a batch."""
+        if prediction.support is not None:
+            domains = self.run.outcome.domains[batch]
+            self.examples.update(nearest_entries(prediction.support, domains, batch.start))
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:>10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
-        console=console,
-    )
-
-
-def run_method(
-    name: str,
-    parameters: Mapping[str, Any],
-    classifier: ZeroShotClassifier,
-    images: Tensor,
-    stream: Stream,
-    seed: int,
-    progress: Progress,
-) -> Run:
-    """A fresh method over the whole stream; ``images`` are the stream's, preprocessed."""
-    method = create(name, classifier, seed=seed, **parameters)
-    task = progress.add_task(title(name), total=len(stream), status="")
-    correct = torch.zeros(len(stream), dtype=torch.bool)
-    composition, examples = torch.zeros(len(DOMAINS), len(DOMAINS), dtype=torch.int64), {}
-    start = time.perf_counter()
-    for first in range(0, len(stream), BATCH):
-        part = slice(first, min(first + BATCH, len(stream)))
-        domains = stream.domains[part]
-        out = method.predict(images[part], tags=domains, return_support=method.retrieves)
-        correct[part] = out.labels == stream.labels[part]
-        if out.support is not None:
-            composition += scoring.composition(domains, out.support.tags, out.support.valid, len(DOMAINS))
-            examples.update(_examples(out.support, domains, first))
-        rate = part.stop / (time.perf_counter() - start)
-        status = f"{rate:6,.0f} images/s   accuracy so far {correct[: part.stop].float().mean():.1%}"
-        progress.update(task, completed=part.stop, status=status)
-    seconds = time.perf_counter() - start
-    return Run(name, dict(parameters), correct, seconds, composition if method.retrieves else None, examples)
-
-
-def _examples(support: Support, domains: Tensor, first: int) -> dict[int, list[int]]:
-    """For each domain of a batch, an image and the entries nearest to it, itself left out."""
+def nearest_entries(support: Support, domains: Tensor, first: int) -> dict[int, list[int]]:
+    """For each domain of a batch, an image and the entries nearest to it, without the image itself."""
     found = {}
     for index, domain in enumerate(domains.tolist()):
         own = first + index
@@ -192,77 +134,135 @@ def _examples(support: Support, domains: Tensor, first: int) -> dict[int, list[i
     return found
 
 
-def _results(runs: Sequence[Run], stream: Stream, names: Sequence[str], seed: int) -> dict[str, Any]:
-    count = len(DOMAINS)
-    zero_shot = runs[0].correct
+# -- the stream -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredPixels:
+    """Images in memory, as a domain of a data set holds them."""
+
+    pixels: Tensor  # (n, 3, 32, 32) uint8
+
+    def read(self, numbers: Sequence[int]) -> Tensor:
+        """A uint8 tensor ``(n, 3, 32, 32)``."""
+        return self.pixels[list(numbers)]
+
+
+def demo_stream(
+    classes: Sequence[str], per_domain: int, seed: int, advance: Callable[[int], object] = lambda count: None
+) -> Stream:
+    """The mixed stream of drawings of those classes that can be drawn.
+
+    Args:
+        classes: All class names.
+        per_domain: Images of each domain.
+        seed: Decides everything.
+        advance: Called with the number of images as they are made.
+    """
+    objects = [captions.object_called(name) for name in classes]
+    drawn = mixed_stream([name for name in objects if name is not None], per_domain, seed, advance)
+    places = torch.tensor([place for place, name in enumerate(objects) if name is not None])
+    labels, numbers = places[drawn.labels].numpy(), drawn.domains.numpy()
+    domains, index = [], np.zeros(len(drawn), dtype=np.int64)
+    for number, name in enumerate(DOMAINS):
+        here = np.flatnonzero(numbers == number)
+        index[here] = np.arange(len(here))
+        domains.append(Domain(name, labels[here], StoredPixels(drawn.pixels[torch.from_numpy(here)])))
+    dataset = Dataset(DATA, tuple(classes), tuple(domains))
+    return Stream("mixed", {"per_domain": per_domain}, seed, dataset, numbers, index)
+
+
+def _check_drawable(names: Sequence[str], console: Console) -> None:
+    unknown = [name for name in names if captions.object_called(name) is None]
+    if len(unknown) == len(names):
+        raise ValueError(f"classes: none of {', '.join(names)} can be drawn; these can: {', '.join(OBJECTS)}")
+    if unknown:
+        console.print(
+            f"No images of {', '.join(unknown)}: the tiny model does not know these words; its answers may "
+            "mislead.",
+            highlight=False,
+        )
+
+
+# -- what is shown of it --------------------------------------------------------------------------------
+
+
+def _results(runs: Sequence[DemoRun], stream: Stream) -> dict[str, Any]:
     methods: dict[str, Any] = {}
-    for entry in runs:
-        accuracies = scoring.domain_accuracies(entry.correct, stream.domains, count)
-        difference = scoring.paired_difference(entry.correct, zero_shot, stream.domains, count)
-        methods[entry.method] = {
-            "parameters": entry.parameters,
-            "average": float(accuracies.mean()),
-            "domains": dict(zip(DOMAINS, accuracies.tolist(), strict=True)),
-            "difference": asdict(difference),
-            "ms_an_image": 1000 * entry.seconds / len(stream),
+    for one in runs:
+        result = one.run.result()
+        methods[one.name] = {
+            "parameters": result["experiment"]["parameters"],
+            "average": result["scores"]["average"],
+            "domains": result["scores"]["domains"],
+            "difference": result["scores"]["difference"],
+            "ms_an_image": result["cost"]["ms_an_image"],
         }
-    compositions = {entry.method: entry.composition for entry in runs if entry.composition is not None}
+    compositions = {one.name: one.composition for one in runs if one.composition is not None}
+    versions = provenance.versions()
     return {
-        "classes": list(names),
+        "classes": list(stream.dataset.classes),
         "images": len(stream),
-        "seed": seed,
-        "batch": BATCH,
+        "seed": stream.seed,
+        "batch": runs[0].run.experiment.batch,
         "methods": methods,
         "composition": {name: matrix.tolist() for name, matrix in compositions.items()},
         "same_domain_share": {
             name: float(matrix.diagonal().sum() / matrix.sum()) for name, matrix in compositions.items()
         },
-        "chance_share": 1 / count,
-        "versions": {
-            "ramen": ramen.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "chance_share": 1 / len(DOMAINS),
+        "versions": {name: versions[name] for name in ("ramen", "torch", "python")},
     }
 
 
 def _domain_table(results: dict[str, Any]) -> Table:
-    methods, classes = results["methods"], len(results["classes"])
-    table = Table(title=f"Accuracy on a mixed stream of {results['images']:,} drawings, {classes} classes")
-    table.add_column("domain", no_wrap=True)
-    for name in methods:
-        table.add_column(title(name), justify="right", overflow="fold")
+    methods = results["methods"]
+    rows = []
     for domain in DOMAINS:
         values = [entry["domains"][domain] for entry in methods.values()]
-        best = max(values)
-        cells = [f"[bold]{v:.1f}[/]" if v == best and min(values) < best else f"{v:.1f}" for v in values]
-        table.add_row(domain.replace("_", " "), *cells)
-    return table
+        best = max(values) if min(values) < max(values) else None
+        cells = [Cell(f"{v:.1f}", "best" if v == best else None, value=v) for v in values]
+        rows.append((Cell(domain.replace("_", " ")), *cells))
+    columns = (Column("domain", "left"), *(Column(title(name)) for name in methods))
+    name = f"Accuracy on a mixed stream of {results['images']:,} drawings, {len(results['classes'])} classes"
+    return Table(name, columns, tuple(rows))
 
 
 def _summary_table(results: dict[str, Any]) -> Table:
-    table = Table(title="Average over domains")
-    for column in ("method", "accuracy", "difference to zero-shot, 95 %", "images a second"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    rows = []
     for name, entry in results["methods"].items():
-        difference = "" if name == ZERO_SHOT else str(scoring.Difference(**entry["difference"]))
-        table.add_row(
-            title(name), f"[bold]{entry['average']:.2f}[/]", difference, f"{1000 / entry['ms_an_image']:,.0f}"
+        difference = "" if name == ZERO_SHOT else str(Difference(**entry["difference"]))
+        rate = number_cell(1000 / entry["ms_an_image"], ",.0f")
+        rows.append((Cell(title(name)), number_cell(entry["average"]), Cell(difference), rate))
+    heads = ("accuracy", "above zero-shot, 95 %", "images per second")
+    return Table("Average over domains", (Column("method", "left"), *map(Column, heads)), tuple(rows))
+
+
+def _print_shares(results: dict[str, Any], console: Console) -> None:
+    chance = results["chance_share"]
+    for method, share in results["same_domain_share"].items():
+        console.print(
+            f"{share:.1%} of the entries that {title(method)} retrieved are from the image's own domain, "
+            f"{share / chance:.1f} times chance ({chance:.1%}).",
+            soft_wrap=True,
         )
-    return table
 
 
-def _save(results: dict[str, Any], runs: Sequence[Run], stream: Stream, out: Path, console: Console) -> None:
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    retrieved = next((entry for entry in runs if entry.composition is not None), None)
-    demo.draw(
+def _save(
+    results: dict[str, Any], runs: Sequence[DemoRun], stream: Stream, out: Path, console: Console
+) -> None:
+    atomic_files.write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
+    retrieving = next((one for one in runs if one.composition is not None), None)
+    pixels = stream.read(slice(0, len(stream)))
+    assert isinstance(pixels, Tensor)
+    draw(
         out / "figure.png",
         domains=DOMAINS,
-        accuracies={title(n): list(m["domains"].values()) for n, m in results["methods"].items()},
-        composition=None if retrieved is None else retrieved.composition,
-        pixels=stream.pixels,
-        stream_domains=stream.domains,
-        examples={} if retrieved is None else retrieved.examples,
+        accuracies={title(name): list(one["domains"].values()) for name, one in results["methods"].items()},
+        composition=None if retrieving is None else retrieving.composition,
+        pixels=pixels,
+        stream_domains=runs[0].run.outcome.domains,
+        examples={} if retrieving is None else retrieving.examples,
     )
     console.print(
         f"\nFigure:  {out / 'figure.png'}\nNumbers: {out / 'results.json'}\n", highlight=False, soft_wrap=True

@@ -1,15 +1,27 @@
-"""Batches made ready while the last one is being answered: worker processes decode, resize and crop files."""
+"""Batches that are prepared while the previous ones are being answered.
+
+``ramen.prefetch`` decodes files in worker processes; ``prefetch_reads`` reads a source in threads and times
+the stages. Both go through ``in_order``: results in the order of the requests, a bounded number of them ahead
+of time, an error in the place of its batch, and nothing left running at the end.
+"""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from multiprocessing import connection
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from ramen.images.preprocess import ImageInput, Preprocess
 from ramen.models.classifier import ZeroShotClassifier
@@ -17,6 +29,8 @@ from ramen.utils import checks
 from ramen.utils.devices import parse_dtype, upload
 
 Batch = ImageInput | Sequence[ImageInput]
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
 def prefetch(
@@ -27,10 +41,10 @@ def prefetch(
     ahead: int = 2,
     dtype: str | torch.dtype = torch.float32,
 ) -> Iterator[Tensor]:
-    """``classifier.preprocess`` of one batch after the other; worker processes decode what is in files.
+    """``classifier.preprocess`` of each batch; worker processes decode, resize and crop files.
 
-    The tensors are the same for any number of workers, in the order of the batches. An error comes in the
-    place of its batch and ends the iteration. The workers end with it, and with this process.
+    The tensors are the same for any number of workers, in the order of the batches. An error is raised in the
+    place of its batch and ends the iteration. The workers end with the iteration, and with this process.
 
         batches = stream.batches(100)
         for batch, images in zip(batches, prefetch(map(stream.read, batches), clf, workers=8)):
@@ -40,13 +54,13 @@ def prefetch(
     is a fresh Python that imports the script.
 
     Args:
-        batches: Each of them in a form that ``classifier.preprocess`` takes. With workers they are asked for
-            ahead of time.
-        classifier: For its preprocessing and its device.
-        workers: Processes beside this one; none if 0. Where the first batch is a tensor, there is nothing to
-            decode, and none are started.
-        ahead: Batches in the making for each worker. One of 100 images of 224 x 224 holds 15 MB.
-        dtype: The type of the tensors.
+        batches: Each in a form that ``classifier.preprocess`` takes. With workers they are requested ahead of
+            time.
+        classifier: Provides the preprocessing and the device.
+        workers: Processes beside this one. If the first batch is a tensor, there is nothing to decode, and
+            none are started.
+        ahead: Batches in preparation per worker. One of 100 images of 224 x 224 takes 15 MB.
+        dtype: The dtype of the tensors.
     """
     workers = checks.integer("workers", workers, 0)
     ahead = checks.integer("ahead", ahead, 1)
@@ -57,68 +71,109 @@ def prefetch(
     every = itertools.chain(first, remaining)
     if workers == 0 or not first or isinstance(first[0], Tensor):
         return (classifier.preprocess(batch, dtype=dtype) for batch in every)
-    pixels = _from_workers(every, preprocess, workers, ahead)
-    return (preprocess.normalise(upload(some, classifier.device), dtype=dtype) for some in pixels)
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An error on its way to the place where it is due."""
-
-    error: Exception
-
-
-@dataclass(frozen=True)
-class _Pixels(Dataset[Any]):
-    """What a worker does with a batch. Its answer is an array, which goes through a pipe.
-
-    A tensor would go through shared memory, of which a container often has no more than 64 MB.
-    """
-
-    preprocess: Preprocess
-
-    def __getitem__(self, batch: Any) -> NDArray[np.uint8] | _Failure:
-        if isinstance(batch, _Failure):
-            return batch
-        try:
-            return self.preprocess.pixels(batch, device="cpu").numpy()
-        except (ValueError, TypeError, OSError) as error:  # as they are, not wrapped in a worker's traceback
-            return _Failure(error)
-
-
-@dataclass(frozen=True)
-class _Requests:
-    """The batches, as the loader asks for them: ahead of time, so an error of theirs must wait its turn."""
-
-    batches: Iterator[Batch]
-
-    def __iter__(self) -> Iterator[Batch | _Failure]:
-        try:
-            yield from self.batches
-        except Exception as error:
-            yield _Failure(error)
-
-
-def _from_workers(
-    batches: Iterator[Batch], preprocess: Preprocess, workers: int, ahead: int
-) -> Iterator[Tensor]:
-    loader = DataLoader(
-        _Pixels(preprocess),
-        batch_size=None,  # a request is a whole batch
-        sampler=_Requests(batches),
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        prefetch_factor=ahead,
-        multiprocessing_context="spawn",  # a copy of a process that uses a GPU or threads would hang
-        generator=torch.Generator(),  # the loader draws a number; from the global one others draw too
+    arrays = in_order(every, partial(_pixels, preprocess), partial(_process_pool, workers), workers * ahead)
+    return (
+        preprocess.normalise(upload(torch.from_numpy(pixels), classifier.device), dtype=dtype)
+        for pixels in arrays
     )
-    with torch.device("cpu"):
-        answers = iter(loader)
-    for answer in answers:
-        if isinstance(answer, _Failure):
-            raise answer.error
-        yield torch.from_numpy(answer)
 
 
-def _as_it_is(answer: Any) -> Any:
-    return answer
+def prefetch_reads(
+    requests: Iterable[Request],
+    read: Callable[[Request], Batch],
+    classifier: ZeroShotClassifier,
+    *,
+    threads: int = 0,
+    stage: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
+) -> Generator[Tensor, None, None]:
+    """``classifier.preprocess(read(request))`` of each request, ahead of time in threads.
+
+    Args:
+        requests: What ``read`` takes.
+        read: Called by one thread at a time, as a source need not allow for more.
+        classifier: Provides the preprocessing and the device.
+        threads: How many, each with one batch; with 0 a batch is prepared when it is asked for.
+        stage: Entered as ``stage("read")`` and ``stage("preprocess")`` around the two steps of each batch.
+    """
+    one_reader = threading.Lock()
+
+    def prepare(request: Request) -> Tensor:
+        with one_reader, stage("read"):
+            pictures = read(request)
+        with stage("preprocess"):
+            return classifier.preprocess(pictures)
+
+    if not threads:
+        return (prepare(request) for request in requests)
+    pool = partial(ThreadPoolExecutor, threads, thread_name_prefix="ramen-prefetch")
+    return in_order(requests, prepare, pool, threads)
+
+
+def in_order(
+    requests: Iterable[Request],
+    prepare: Callable[[Request], Result],
+    make_pool: Callable[[], Executor],
+    ahead: int,
+) -> Generator[Result, None, None]:
+    """``prepare(request)`` of each request, in their order, up to ``ahead`` of them in preparation.
+
+    An error, also one of the requests themselves, is raised in its place and ends the iteration.
+    """
+    pool = make_pool()
+    remaining = iter(requests)
+    pending: deque[Future[Result]] = deque()
+    try:
+        while True:
+            while len(pending) < ahead and (future := _submit(pool, prepare, remaining)) is not None:
+                pending.append(future)
+            if not pending:
+                return
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(
+    pool: Executor, prepare: Callable[[Request], Result], remaining: Iterator[Request]
+) -> Future[Result] | None:
+    """The next request under way, None after the last one; an error of the requests waits its turn."""
+    try:
+        request = next(remaining)
+    except StopIteration:
+        return None
+    except Exception as error:
+        failed: Future[Result] = Future()
+        failed.set_exception(error)
+        return failed
+    return pool.submit(prepare, request)
+
+
+# -- worker processes -----------------------------------------------------------------------------------
+
+
+def _process_pool(workers: int) -> Executor:
+    # Not a fork: a copy of a process that uses a GPU or threads would hang.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+
+
+def _start_worker() -> None:
+    """One torch thread per worker; Ctrl-C is for the parent, without which no worker stays."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _pixels(preprocess: Preprocess, batch: Any) -> NDArray[np.uint8]:
+    """What a worker does with a batch. Its result is an array, which is sent through a pipe.
+
+    A tensor would be sent through shared memory, of which a container often has no more than 64 MB.
+    """
+    return preprocess.pixels(batch, device="cpu").numpy()

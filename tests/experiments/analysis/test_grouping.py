@@ -66,7 +66,7 @@ def test_of_two_runs_of_one_experiment_the_newer_counts(tmp_path) -> None:
     found = collect([tmp_path])
     assert found.results == [new]
     (warning,) = found.warnings
-    assert "b-old.json is left out" in warning
+    assert "b-old.json is ignored" in warning
     assert "a-new.json is a newer run" in warning
 
 

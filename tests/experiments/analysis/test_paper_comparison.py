@@ -6,7 +6,7 @@ import pytest
 
 from ramen.experiments.analysis.grouping import group
 from ramen.experiments.analysis.paper import Value
-from ramen.experiments.analysis.paper_comparison import beside_paper, differs, limit, obstacle
+from ramen.experiments.analysis.paper_comparison import differs, paper_row, tolerance, why_not_comparable
 from ramen.experiments.analysis.scoring import Spread
 from tests.fakes.published_results import published_result
 
@@ -21,8 +21,8 @@ from tests.fakes.published_results import published_result
         (Spread(70.0, 0.01, 3), Value(0, 0.0), 0.15),
     ],
 )
-def test_limit_by_hand_and_marks_on_both_sides_of_it(measured, reported, allowed) -> None:
-    assert limit(measured, reported) == pytest.approx(allowed)
+def test_tolerance_by_hand_and_marks_on_both_sides_of_it(measured, reported, allowed) -> None:
+    assert tolerance(measured, reported) == pytest.approx(allowed)
     for sign in (1, -1):
         inside = Value(measured.mean + sign * (allowed - 1e-6), reported.deviation)
         outside = Value(measured.mean + sign * (allowed + 1e-6), reported.deviation)
@@ -32,7 +32,7 @@ def test_limit_by_hand_and_marks_on_both_sides_of_it(measured, reported, allowed
 
 def reason_of(**changes) -> str | None:
     (one,) = group([published_result(**changes)])
-    beside = beside_paper(one)
+    beside = paper_row(one)
     assert (beside.reported is None) == (beside.reason is not None)
     return beside.reason
 
@@ -51,7 +51,10 @@ def test_single_domains_and_the_other_backbone_are_comparable() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": "ViT-B-16/openai", "average": 50.0}, "with ViT-B-32/openai, not ViT-B-16/openai"),
+        (
+            {"model": "ViT-B-16/openai", "average": 50.0},
+            "the paper uses ViT-B-32/openai on CIFAR-10-C, not ViT-B-16/openai",
+        ),
         ({"model": "ViT-B-32/laion2b_s34b_b79k", "average": 50.0}, "not ViT-B-32/laion2b"),
         ({"model": "RN101/openai", "average": 50.0}, "not RN101/openai"),
         ({"protocol": "continual", "average": 50.0}, "the paper has no continual stream"),
@@ -61,8 +64,11 @@ def test_single_domains_and_the_other_backbone_are_comparable() -> None:
         ({"batch": 50}, "batches of 50 instead of 100"),
         ({"overrides": {"topk": 7}}, "topk=7 instead of 50"),
         ({"overrides": {"visibility": "causal"}}, "visibility=causal instead of batch"),
-        ({"label": "w/o PB"}, "a variant"),
-        ({"method": "entmin", "protocol": "single", "average": 60.0}, "the paper has no EntMin there"),
+        ({"label": "w/o PB"}, "it is a variant"),
+        (
+            {"method": "entmin", "protocol": "single", "average": 60.0},
+            "the paper does not report EntMin for this setting",
+        ),
     ],
 )
 def test_what_is_another_experiment_is_not_compared(changes, reason) -> None:
@@ -76,17 +82,17 @@ def test_what_was_set_to_the_papers_own_value_is_no_difference() -> None:
 def test_parts_of_the_data_are_not_compared() -> None:
     fewer = published_result()
     del fewer["scores"]["domains"]["fog"]
-    assert "14 domains that are not the paper's 15" in beside_paper(group([fewer])[0]).reason
+    assert "14 domains that are not the paper's 15" in paper_row(group([fewer])[0]).reason
     short = published_result()
     short["scores"]["images"]["fog"] = 200
-    assert "140,200 images instead of 150,000" in beside_paper(group([short])[0]).reason
+    assert "140,200 images instead of 150,000" in paper_row(group([short])[0]).reason
     other = published_result()
     other["experiment"]["data"] = "imagenetc"  # all 50,000: the paper has the listed 5,000
-    assert "does not use imagenetc" in beside_paper(group([other])[0]).reason
+    assert "does not use imagenetc" in paper_row(group([other])[0]).reason
 
 
 def test_what_a_sweep_varies_may_differ() -> None:
     (one,) = group([published_result(overrides={"topk": 7}, batch=10)])
-    assert "batches" in obstacle(one)
-    assert "topk" in obstacle(one, frozenset({"batch"}))
-    assert obstacle(one, frozenset({"batch", "topk"})) is None
+    assert "batches" in why_not_comparable(one)
+    assert "topk" in why_not_comparable(one, frozenset({"batch"}))
+    assert why_not_comparable(one, frozenset({"batch", "topk"})) is None

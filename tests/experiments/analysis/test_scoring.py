@@ -141,7 +141,7 @@ YES, ONE = torch.tensor([True, False]), torch.tensor([True])
         (lambda: scoring.calibration_error(torch.tensor([0.5, 1.5]), YES), "between 0 and 1"),
         (lambda: scoring.calibration_error(torch.tensor([0.5, float("nan")]), YES), "between 0 and 1"),
         (lambda: scoring.calibration_error(torch.rand(2), YES, 0), "bins must be at least 1, got 0"),
-        (lambda: scoring.calibration_error(torch.rand(0), YES[:0]), "one image at least"),
+        (lambda: scoring.calibration_error(torch.rand(0), YES[:0]), "at least one image"),
         (lambda: scoring.balanced_accuracy(YES, torch.tensor([0])), "correct 2, labels 1"),
         (lambda: scoring.confidences(torch.rand(2, 3), 0), "temperature must be finite and above 0"),
         (lambda: scoring.over_seeds([]), "values must hold one number"),

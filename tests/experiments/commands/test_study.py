@@ -18,7 +18,7 @@ def run(tmp_path, *words):
 @pytest.mark.parametrize(
     ("words", "title"),
     [
-        (["similarity"], "Share of pairs"),
+        (["similarity"], "Share of same-domain pairs"),
         (["similarity", "--pairs", "500"], "drawn at random"),
         (
             ["no-cache", "--queries", "2", "--after", "20", "--batch", "10", "--set", "topk=2"],

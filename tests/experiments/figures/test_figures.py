@@ -1,6 +1,7 @@
 """Figures: what they show, and that the same data give the same bytes."""
 
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from ramen.experiments.analysis.grouping import Group
 from ramen.experiments.analysis.scoring import Spread
 from ramen.experiments.analysis.sweep_curve import Point, Sweep
 from ramen.experiments.figures import cost, heatmaps, results
@@ -18,8 +20,13 @@ EN_DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 METHODS = tuple(f"method {number}" for number in range(13))
 
 
+def group(mean: float) -> Group:
+    """Three seeds with that mean and a deviation of 0.3."""
+    return Group(tuple({"scores": {"average": mean + offset}} for offset in (-0.3, 0.0, 0.3)))
+
+
 def sweep(values: tuple[object, ...] = (5, 10, 20), reported: float | None = 61.5) -> Sweep:
-    points = [Point(value, str(value), 60.0 + n, 0.3, 3, reported) for n, value in enumerate(values)]
+    points = [Point(value, str(value), group(60.0 + n), reported) for n, value in enumerate(values)]
     return Sweep("topk", "ramen", "cifar10c", "ViT-B-32/openai", "mixed", points, {"CLIP": 55.0})
 
 
@@ -79,6 +86,21 @@ def test_a_png_is_on_white(tmp_path: Path) -> None:
     assert Image.open(tmp_path / "curve.png").convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
 
 
+def test_a_full_disk_leaves_the_old_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results.draw_sweep(tmp_path / "curve.png", sweep())
+    before = (tmp_path / "curve.png").read_bytes()
+
+    def full(self: Figure, file: IO[bytes], **_: object) -> None:
+        file.write(before[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(OSError, match="No space left"):
+        results.draw_sweep(tmp_path / "curve.png", sweep())
+    assert (tmp_path / "curve.png").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_an_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path must end with one of \.svg, \.png, \.pdf, got .*curve\.bmp"):
         results.draw_sweep(tmp_path / "curve.bmp", sweep())
@@ -88,7 +110,7 @@ def test_a_curve_tells_its_numbers_and_the_papers() -> None:
     figure = results.sweep_figure(sweep())
     axes = figure.axes[0]
     measured = axes.containers[0].lines[0]
-    assert measured.get_ydata().tolist() == [60.0, 61.0, 62.0]
+    assert measured.get_ydata().tolist() == pytest.approx([60.0, 61.0, 62.0])
     low, high = axes.containers[0].lines[2][0].get_segments()[1][:, 1]
     assert (low, high) == pytest.approx((60.7, 61.3))
     dashed = next(line for line in axes.lines if line.get_label() == "reported")
@@ -104,7 +126,7 @@ def test_a_curve_without_the_papers_has_no_dashes() -> None:
 def test_words_that_were_varied_become_bars() -> None:
     figure = results.sweep_figure(sweep(("w/o PB", "w/o DC")))
     heights = [patch.get_height() for patch in figure.axes[0].patches]
-    assert heights == [60.0, 61.0, 61.5, 61.5]
+    assert heights == pytest.approx([60.0, 61.0, 61.5, 61.5])
 
 
 def test_a_sweep_without_points_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Experiments: what identifies them, and which ones a request asks for."""
+"""Experiments: what identifies them, and how options become a plan."""
 
 import dataclasses
 import json
@@ -9,7 +9,6 @@ import pytest
 
 import ramen
 from ramen.experiments.plan.experiment import Experiment, plan
-from ramen.experiments.plan.values import parse_pairs, parse_value
 from ramen.methods import _registry
 from tests.fakes.results import sample_result
 
@@ -94,12 +93,9 @@ def test_back_from_a_result():
         ({"templates": "seven"}, "templates: there is no set 'seven'"),
     ],
 )
-def test_what_cannot_be_run_is_told_at_once(change, message):
+def test_settings_that_cannot_be_run_are_refused(change, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         dataclasses.replace(BASE, **change)
-
-
-# -- plans ----------------------------------------------------------------------------------------------
 
 
 def test_a_plan_takes_everything_from_the_preset():
@@ -112,7 +108,7 @@ def test_a_plan_takes_everything_from_the_preset():
     assert (first.preset, first.overrides) == ("cifar100c", {})
 
 
-def test_what_is_said_goes_before_the_preset():
+def test_options_override_the_preset():
     (run,) = plan(
         ["ramen"],
         model="ViT-B-32/openai",
@@ -139,7 +135,7 @@ def test_settings_reach_the_methods_that_have_them():
     [
         (["tpk=2"], "none of ramen, tent has a parameter 'tpk'; did you mean 'topk'"),
         (["tent.topk=2"], "none of tent has a parameter 'topk'"),
-        (["mint.lr=2"], "method 'mint' is not among those that run"),
+        (["mint.lr=2"], "method 'mint' is not among the methods to run"),
         (["mnt.lr=2"], "there is no method 'mnt'"),
         (["topk"], "--set must be KEY=VALUE, got 'topk'"),
         (["topk=1", "topk=2"], "topk is given twice"),
@@ -157,7 +153,7 @@ def test_a_preset_can_be_refused_or_borrowed():
     (run,) = plan(["ramen"], data="arrays", root="x.npz", model="stored:x", preset="cifar10c")
     assert (run.parameters["capacity"], run.preset) == (7500, "cifar10c")
     assert run.data_options == {}  # an array file has no severities
-    with pytest.raises(ValueError, match="model must be named: no preset is known for data set 'arrays'"):
+    with pytest.raises(ValueError, match="model must be given: there is no preset for data set 'arrays'"):
         plan(["ramen"], data="arrays", root="x.npz")
 
 
@@ -174,16 +170,3 @@ def test_a_method_of_ones_own_has_no_row(monkeypatch):
         pass
 
     assert plan(["own"])[0].parameters == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("3", 3), ("1e-2", 0.01), ("inf", math.inf), ("True", True), ("false", False), ("causal", "causal")],
-)
-def test_values(text, value):
-    assert parse_value(text) == value
-    assert type(parse_value(text)) is type(value)
-
-
-def test_pairs_keep_what_follows_the_first_sign():
-    assert parse_pairs("--set", ["template=a = {}"]) == {"template": "a = {}"}

@@ -3,21 +3,18 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run import checkpoint, execute
-from ramen.experiments.run.checkpoint import Checkpoint, RunningError, lock
+from ramen.experiments.run import checkpoint, execute, resources
+from ramen.experiments.run.checkpoint import Checkpoint
 from ramen.experiments.run.execute import run_experiments
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 from ramen.models.by_name import load_model
 
 DATA = {"pictures": 6, "domains": ["fog", "impulse_noise", "neon", "chalk"]}
@@ -35,7 +32,7 @@ def classifier():
 
 @pytest.fixture(autouse=True)
 def quick(classifier, monkeypatch):
-    monkeypatch.setattr(execute, "load_model", lambda *_, **__: classifier)
+    monkeypatch.setattr(resources, "load_model", lambda *_, **__: classifier)
     monkeypatch.setattr(checkpoint, "_PATIENCE", 0)
 
 
@@ -47,7 +44,7 @@ def whole(classifier, tmp_path_factory):
     def of(one):
         if one.key() not in found:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(execute, "load_model", lambda *_, **__: classifier)
+                patch.setattr(resources, "load_model", lambda *_, **__: classifier)
                 (found[one.key()],) = run_experiments([one], tmp_path_factory.mktemp("whole"))
         return found[one.key()]
 
@@ -57,13 +54,13 @@ def whole(classifier, tmp_path_factory):
 @pytest.fixture
 def steps(monkeypatch):
     """The batches that runs work on."""
-    seen, step = [], Run._step
+    seen, step = [], MethodRun._step
 
     def count(self, batch, images):
         seen.append(batch.start)
-        step(self, batch, images)
+        return step(self, batch, images)
 
-    monkeypatch.setattr(Run, "_step", count)
+    monkeypatch.setattr(MethodRun, "_step", count)
     return seen
 
 
@@ -72,7 +69,7 @@ class Crash(BaseException):
 
 
 def crash_at(monkeypatch, position, kind=Crash):
-    step = Run._step
+    step = MethodRun._step
 
     def fail(self, batch, images):
         step(self, batch, images)
@@ -80,7 +77,7 @@ def crash_at(monkeypatch, position, kind=Crash):
             self.done = batch.start
             raise kind
 
-    monkeypatch.setattr(Run, "_step", fail)
+    monkeypatch.setattr(MethodRun, "_step", fail)
 
 
 def same(result, other):
@@ -94,7 +91,7 @@ import os, signal, sys
 from pathlib import Path
 from ramen.experiments.run import checkpoint
 from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 from ramen.experiments.run.execute import run_experiments
 
 checkpoint._PATIENCE = 0
@@ -104,8 +101,8 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if where == "predict":
-    add = Run._step
-    Run._step = lambda self, batch, images: die() if batch.start == at else add(self, batch, images)
+    add = MethodRun._step
+    MethodRun._step = lambda self, batch, images: die() if batch.start == at else add(self, batch, images)
 else:  # between the two files of a checkpoint
     write = checkpoint.write_result
     checkpoint.write_result = lambda path, c: die() if c["facts"]["done"] == at else write(path, c)
@@ -157,14 +154,14 @@ def test_single_domains_are_saved_when_each_is_done(tmp_path, whole, monkeypatch
 def test_refused_images_are_counted_once(tmp_path, monkeypatch):
     """Of parts that are over and of the present one, over an interruption."""
     one = experiment(protocol="single")
-    step = Run._step
+    step = MethodRun._step
 
     def spoil(self, batch, images):
         images = images.clone()
         images[0, 0, 0, 0] = float("nan")
         step(self, batch, images)
 
-    monkeypatch.setattr(Run, "_step", spoil)
+    monkeypatch.setattr(MethodRun, "_step", spoil)
     (plain,) = run_experiments([one], tmp_path / "whole")
     assert plain["scores"]["refused"] == plain["cost"]["batches"] == 8
     for position in (16, 18):
@@ -180,21 +177,21 @@ def test_refused_images_are_counted_once(tmp_path, monkeypatch):
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, monkeypatch, steps, capsys):
     one = experiment()
     with monkeypatch.context() as patch:
-        step = Run._step
+        step = MethodRun._step
 
         def interrupt(self, batch, images):
             if batch.start == 8:
                 os.kill(os.getpid(), signal.SIGINT)  # in the middle of a batch
             step(self, batch, images)
 
-        patch.setattr(Run, "_step", interrupt)
+        patch.setattr(MethodRun, "_step", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_experiments([one], tmp_path)
-    assert "Stopped after 12 of 24 images. The same command goes on." in capsys.readouterr().err
+    assert "Stopped after 12 of 24 images. The same command resumes." in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     steps.clear()
     (result,) = run_experiments([one], tmp_path)
-    assert "ramen, seed 0: going on after 12 images." in capsys.readouterr().err
+    assert "ramen, seed 0: resuming after 12 images." in capsys.readouterr().err
     assert steps[0] == 12
     same(result, whole(one))
 
@@ -249,7 +246,7 @@ def another_model(folder):
         (cut_tensors, "its checksum is"),
         (lose_tensors, "No such file"),
         (lose_a_fact, "'seconds'"),
-        (another_model, "it belongs to something else, by its classifier"),
+        (another_model, "it belongs to a run with another classifier"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_continued(tmp_path, whole, monkeypatch, steps, capsys, harm, why):
@@ -259,9 +256,9 @@ def test_a_checkpoint_that_cannot_be_continued(tmp_path, whole, monkeypatch, ste
     steps.clear()
     (result,) = run_experiments([one], tmp_path)
     said = capsys.readouterr().err
-    assert f"The checkpoint {folder} cannot be continued (" in said
+    assert f"The checkpoint {folder} cannot be used (" in said
     assert why in said
-    assert "starting anew" in said
+    assert "starting over" in said
     (aside,) = folder.parent.glob(f"{folder.name}-unusable-*")  # nothing is thrown away
     assert str(aside) in said
     assert steps[0] == 0
@@ -317,68 +314,20 @@ def test_only_the_last_checkpoint_is_kept(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-# -- locks ----------------------------------------------------------------------------------------------
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from ramen.experiments.run.checkpoint import lock
-with lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_two_processes_and_one_experiment(tmp_path):
-    path = experiment().path(tmp_path)
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout.readline() == "held\n"
-        who = f"process {holder.pid} on {socket.gethostname()} is running this experiment"
-        with pytest.raises(RunningError, match=who):
-            run_experiments([experiment()], tmp_path, console=Console(quiet=True))
-    finally:
-        holder.kill()
-        holder.wait()
-    assert path.with_name(f".{path.stem}.lock").exists()  # it was killed
-    run_experiments([experiment()], tmp_path)
-    assert os.listdir(path.parent) == [path.name]
-
-
-def test_a_lock_of_another_host_is_believed(tmp_path):
-    path = tmp_path / "one.json"
-    held = tmp_path / ".one.lock"
-    held.write_text(json.dumps({"pid": 7, "host": "far-away"}))
-    with pytest.raises(RunningError, match=r"process 7 on far-away .* remove .*\.one\.lock"), lock(path):
-        pass
-    held.write_text("nonsense")
-    with lock(path):
-        assert json.loads(held.read_text()) == {"pid": os.getpid(), "host": socket.gethostname()}
-    assert not held.exists()
-
-
-def test_a_lock_is_given_back_after_an_error(tmp_path):
-    with pytest.raises(KeyError), lock(tmp_path / "one.json"):
-        raise KeyError
-    with lock(tmp_path / "one.json"):
-        pass
-    assert not list(Path(tmp_path).iterdir())
-
-
 def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeypatch):
     """The result appears between the first look and the lock."""
     one = experiment()
     result = whole(one)
     found = iter([None, result])
-    monkeypatch.setattr(execute, "_finished", lambda *_: next(found))
-    monkeypatch.setattr(Run, "__init__", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(execute._Runner, "_finished", lambda *_: next(found))
+    monkeypatch.setattr(MethodRun, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_experiments([one], tmp_path) == [result]
 
 
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path, monkeypatch):
     """Batches come from threads, the state goes over the host and back."""
-    monkeypatch.setattr(execute, "load_model", load_model)
+    monkeypatch.setattr(resources, "load_model", load_model)
     one = experiment(device="cuda", dtype="float16")
     (plain,) = run_experiments([one], tmp_path / "whole")
     assert plain["cost"]["peak_device_bytes"] > 10**6

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramen.experiments.run import results
 from ramen.experiments.run.results import DamagedResultError, read_result, write_result
 
 plain = st.recursive(
@@ -46,7 +45,7 @@ def test_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
     path = tmp_path / "one.json"
     write_result(path, {"run": 1})
 
@@ -54,7 +53,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, s
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(results.os, step, fail)
+        patch.setattr(os, step, fail)
         with pytest.raises(OSError, match="no space left"):
             write_result(path, {"run": 2})
     assert read_result(path) == {"run": 1}
@@ -72,7 +71,7 @@ def test_the_name_appears_when_the_file_is_whole(tmp_path, monkeypatch):
         seen.append((target.exists(), json.loads(source.read_text())))
         replace(source, target)
 
-    monkeypatch.setattr(results.os, "replace", watch)
+    monkeypatch.setattr(os, "replace", watch)
     write_result(path, {"run": 1})
     assert seen == [(False, {"schema": 1, "run": 1})]
 

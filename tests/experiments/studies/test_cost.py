@@ -76,7 +76,7 @@ def test_a_method_that_cannot_run_is_told(tiny):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch": 30}, r"the stream has 1 whole batches of 30, needed are 2 \+ 5"),
+        ({"batch": 30}, r"the stream must have 2 \+ 5 whole batches of 30, got 1"),
         ({"methods": ["rammen"]}, "rammen"),
         ({"batches": 0}, "batches must be at least 1"),
     ],

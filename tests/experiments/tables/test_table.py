@@ -1,137 +1,8 @@
-"""The table and its formats, against text written by hand."""
-
-import csv
-import io
+"""The table model."""
 
 import pytest
-from rich.console import Console
 
-from ramen.experiments.tables.output import as_text, choose_format, widest_last, write
-from ramen.experiments.tables.table import (
-    Cell,
-    Column,
-    Table,
-    csv_text,
-    latex,
-    markdown,
-    markdown_page,
-    print_tables,
-    width,
-    without_empty_columns,
-)
-
-SMALL = Table(
-    "A_b, 100 %",
-    (Column("Method", "left"), Column("fog & snow"), Column("Avg.")),
-    (
-        (Cell("Tent"), Cell("41.2"), Cell("9.5", "second")),
-        (Cell("top_k|x"), Cell("46.1", "best", marked=True), Cell("50.25", "best")),
-        (Cell("  paper", "aside"), Cell("45.0", "aside"), Cell("", "aside")),
-    ),
-    ("Above 5 % & below.",),
-    ({"method": "tent", "value": 41.2}, {"method": 'a "b", c', "value": None, "more": 1}),
-)
-
-
-def printed(*tables: Table, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_tables(console, tables)
-    return console.file.getvalue()
-
-
-def test_terminal() -> None:
-    assert printed(SMALL, width=60) == (
-        "A_b, 100 %\n"
-        "Method   fog & snow   Avg.\n"
-        "Tent           41.2    9.5\n"
-        "top_k|x        46.1* 50.25\n"
-        "  paper        45.0\n"
-        "Above 5 % & below.\n"
-        "\n"
-    )
-    assert width(SMALL) == 9 + 12 + 7
-
-
-def test_a_narrow_terminal_loses_the_gap_first_and_then_gets_the_columns_in_parts() -> None:
-    assert "Method  fog & snow  Avg.\nTent          41.2   9.5\n" in printed(SMALL, width=width(SMALL, 0))
-    assert printed(SMALL, width=width(SMALL, 0) - 1) == (
-        "A_b, 100 %\n"
-        "Method   fog & snow\n"
-        "Tent           41.2\n"
-        "top_k|x        46.1*\n"
-        "  paper        45.0\n"
-        "Method    Avg.\n"
-        "Tent       9.5\n"
-        "top_k|x  50.25\n"
-        "  paper\n"
-        "Above 5 % & below.\n"
-        "\n"
-    )
-
-
-def test_parts_are_of_even_size() -> None:
-    heads = tuple(Column(letter * 4) for letter in "abcdef")
-    table = Table("T", (Column("M", "left"), *heads), ((Cell("x"), *(Cell("1"),) * 6),))
-    room = width(table, 0) - 1  # enough for four columns of six
-    starts = [line.split() for line in printed(table, width=room).splitlines() if line.startswith("M")]
-    assert starts == [["M", "aaaa", "bbbb", "cccc"], ["M", "dddd", "eeee", "ffff"]]
-
-
-def test_a_note_is_said_once() -> None:
-    assert printed(SMALL, SMALL, width=60).count("Above 5 %") == 1
-    assert markdown_page([SMALL, SMALL]).count("Above 5 %") == 1
-
-
-def test_styles_in_a_colour_terminal() -> None:
-    console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system="standard")
-    print_tables(console, [SMALL])
-    text = console.file.getvalue()
-    assert "\x1b[1;31m46.1\x1b[0m" in text  # best and marked: bold and red
-    assert "\x1b[4m9.5\x1b[0m" in text
-
-
-def test_markdown() -> None:
-    assert markdown(SMALL) == (
-        "**A\\_b, 100 %**\n"
-        "\n"
-        "| Method | fog & snow | Avg. |\n"
-        "| --- | ---: | ---: |\n"
-        "| Tent | 41.2 | _9.5_ |\n"
-        "| top\\_k\\|x | **46.1**\\* | **50.25** |\n"
-        "|   paper | 45.0 |  |\n"
-        "\n"
-        "Above 5 % & below.\n"
-    )
-
-
-def test_latex() -> None:
-    assert latex(SMALL) == (
-        "\\begin{table}\n"
-        "\\begin{tabular}{lrr}\n"
-        "\\toprule\n"
-        "  Method & fog \\& snow & Avg. \\\\\n"
-        "\\midrule\n"
-        "  Tent & 41.2 & \\underline{9.5} \\\\\n"
-        "  top\\_k|x & \\textbf{46.1}$^{*}$ & \\textbf{50.25} \\\\\n"
-        "    paper & 45.0 &  \\\\\n"
-        "\\bottomrule\n"
-        "\\end{tabular}\n"
-        "\\caption{A\\_b, 100 \\%. Above 5 \\% \\& below.}\n"
-        "\\end{table}\n"
-    )
-
-
-def test_latex_escapes_everything_special() -> None:
-    table = Table(r"\{}$#^~±²<>", (Column("x"),), ())
-    assert r"\caption{\textbackslash{}\{\}\$\#\textasciicircum{}\textasciitilde{}$\pm$$^2$$<$$>$.}" in latex(
-        table
-    )
-
-
-def test_csv_is_that_of_the_rfc() -> None:
-    text = csv_text([SMALL, SMALL])
-    assert text == ('method,value,more\r\ntent,41.2,\r\n"a ""b"", c",,1\r\ntent,41.2,\r\n"a ""b"", c",,1\r\n')
-    assert next(csv.DictReader(io.StringIO(text, newline="")))["value"] == "41.2"
+from ramen.experiments.tables.table import Cell, Column, Table, without_empty_columns
 
 
 def test_rows_must_fit_the_columns() -> None:
@@ -144,25 +15,10 @@ def test_columns_without_text_are_left_out() -> None:
     assert [column.head for column in without_empty_columns(table).columns] == ["a", "c"]
 
 
-def test_format_by_name_or_by_the_files_ending(tmp_path) -> None:
-    assert [choose_format(None, tmp_path / f"t{end}") for end in (".md", ".tex", ".csv", ".txt")] == (
-        ["markdown", "latex", "csv", "rich"]
-    )
-    assert choose_format("csv", tmp_path / "t.md") == "csv"
-    assert choose_format(None, None) == "rich"
-    with pytest.raises(ValueError, match=r"--out .*t\.docx"):
-        choose_format(None, tmp_path / "t.docx")
-    with pytest.raises(ValueError, match="--format must be one of"):
-        choose_format("html", None)
-
-
-def test_files_are_written_as_they_are(tmp_path) -> None:
-    write([SMALL], "csv", tmp_path / "new" / "t.csv")
-    assert (tmp_path / "new" / "t.csv").read_bytes().startswith(b"method,value,more\r\ntent")
-    assert "\x1b" not in as_text([SMALL], "rich")
-
-
-def test_tables_that_do_not_fit_come_last() -> None:
-    wide = Table("W", tuple(Column("x" * 30) for _ in range(3)), ())
-    assert [table.title for table in widest_last([wide, SMALL], 60)] == [SMALL.title, "W"]
-    assert [table.title for table in widest_last([wide, SMALL], 120)] == ["W", SMALL.title]
+def test_columns_side_by_side_make_rows() -> None:
+    name, value = (Column("name", "left"), [Cell("a"), Cell("b")]), (Column("value"), [Cell("1"), Cell("2")])
+    table = Table.from_columns("T", [name, value], ["A note."])
+    assert [[cell.text for cell in row] for row in table.rows] == [["a", "1"], ["b", "2"]]
+    assert (table.notes, [column.head for column in table.columns]) == (("A note.",), ["name", "value"])
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        Table.from_columns("T", [name, (Column("value"), [Cell("1")])])

@@ -1,1 +1,1 @@
-"""What results mean: scores, groups over seeds, the paper's numbers."""
+"""Analysis of results: scores, groups over seeds, comparison with the paper."""

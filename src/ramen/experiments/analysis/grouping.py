@@ -1,4 +1,4 @@
-"""Results from files, put together over seeds."""
+"""Read results and group them over seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ramen.methods._registry import describe, list_methods
 
 Result = Mapping[str, Any]
 
-# what makes the stream and the classifier; results that agree in all of it belong into one table
+# What decides the stream and the classifier. Results that agree in all of it are shown in one table.
 SETTING = ("data", "model", "protocol", "data_options", "protocol_parameters", "templates")
 _PARTS = {
     "experiment": (*SETTING, "method", "parameters", "label", "seed", "batch"),
@@ -26,17 +26,17 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Collection:
-    """What was found: results of runs, files of another kind, and what is wrong with the rest."""
+    """What was read: results of runs, results of other kinds, and warnings about the rest."""
 
     results: list[dict[str, Any]]
-    others: list[dict[str, Any]]  # results of another kind than a run
+    others: list[dict[str, Any]]  # results that are not of runs
     warnings: list[str]
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read result files, and folders with everything below them.
+    """Read result files, and all result files in folders and their subfolders.
 
-    A damaged file is told in ``warnings``; an error is raised only if no result is left.
+    A damaged file becomes a warning; an error is raised only if no result is left.
     """
     results: dict[str, tuple[dict[str, Any], Path]] = {}
     others, warnings = [], []
@@ -54,9 +54,9 @@ def collect(paths: Sequence[Path | str]) -> Collection:
         if key not in results:
             results[key] = result, path
         elif result != results[key][0]:
-            kept, left = sorted([(result, path), results[key]], key=_finished, reverse=True)
+            kept, older = sorted([(result, path), results[key]], key=_finished, reverse=True)
             results[key] = kept
-            warnings.append(f"{left[1]} is left out: {kept[1]} is a newer run of the same experiment")
+            warnings.append(f"{older[1]} is ignored: {kept[1]} is a newer run of the same experiment")
     if not results and not others:
         listed = ", ".join(map(str, paths))
         raise ValueError("\n".join([f"there are no results in {listed}", *warnings]))
@@ -73,7 +73,7 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """Hidden folders are left out: they hold what a run under way keeps."""
+    """All JSON files but those in hidden folders, which hold checkpoints."""
     files = sorted(folder.rglob("*.json"))
     return [
         file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)
@@ -95,14 +95,19 @@ def _require_parts(path: Path, result: Result) -> None:
 
 
 def identity(result: Result, *, without: str | None = None) -> str:
-    """What decides a result, as text, a part left out; the same whether a default was spelled out or not."""
+    """What decides a result, as text; the same whether a default value was given or not.
+
+    Args:
+        result: The result of a run.
+        without: A part to leave out.
+    """
     parts = {name: value for name, value in result["experiment"].items() if name != without}
     parts["parameters"] = with_defaults(parts["method"], parts["parameters"])
     return json.dumps(parts, sort_keys=True)
 
 
 def with_defaults(method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """All parameters of a method in plain values; those given, where the method is not known here."""
+    """All parameters of a method in plain values; only the given ones if the method is not registered."""
     known = describe(method).defaults if method in list_methods() else {}
     return {**{name: plain(value) for name, value in known.items() if name != "seed"}, **parameters}
 
@@ -111,11 +116,11 @@ def with_defaults(method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 class Group:
     """One experiment over its seeds."""
 
-    results: tuple[Result, ...]  # in the order of seeds
+    results: tuple[Result, ...]  # sorted by seed
 
     @property
     def experiment(self) -> Mapping[str, Any]:
-        """What the runs have in common, and the seed of the first."""
+        """The settings that the runs share, with the seed of the first."""
         block: Mapping[str, Any] = self.results[0]["experiment"]
         return block
 
@@ -131,17 +136,17 @@ class Group:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All of the method's, given or by default, in plain values."""
+        """All parameters of the method, given or by default, in plain values."""
         return with_defaults(self.method, self.experiment["parameters"])
 
     @property
     def setting(self) -> str:
-        """The stream and the classifier, as text: equal for groups that belong into one table."""
+        """The stream and the classifier as text: equal for groups that are shown in one table."""
         return json.dumps([self.experiment[name] for name in SETTING], sort_keys=True)
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds, rising."""
+        """The seeds, in ascending order."""
         return [result["experiment"]["seed"] for result in self.results]
 
     @property
@@ -161,15 +166,15 @@ class Group:
 
     @property
     def gain(self) -> Spread:
-        """What the method adds to it, image by image on the same stream."""
+        """What the method adds to it on the same images."""
         return self.over("scores", "difference", "points")
 
     def over(self, *path: str) -> Spread:
-        """Mean and deviation over seeds of the number that lies there in each result."""
+        """Mean and deviation over seeds of the number at that path in each result."""
         return over_seeds([float(value) for value in self.each(*path)])
 
     def each(self, *path: str) -> list[Any]:
-        """What lies there in each result, in the order of seeds."""
+        """The value at that path in each result, sorted by seed."""
         values = []
         for result in self.results:
             value: Any = result
@@ -178,16 +183,24 @@ class Group:
             values.append(value)
         return values
 
+    def known(self, *path: str) -> list[Any] | None:
+        """As ``each``; None if a result has no value at that path."""
+        try:
+            values = self.each(*path)
+        except KeyError:
+            return None
+        return None if None in values else values
+
     def largest(self, *path: str) -> float | None:
-        """The largest number that lies there; None if a result has none."""
-        values = self.each(*path)
-        return None if None in values else max(values)
+        """The largest number at that path; None if a result has none."""
+        values = self.known(*path)
+        return None if values is None else max(values)
 
 
 def group(results: Sequence[Result]) -> list[Group]:
-    """Results of the same experiment but for the seed, together; in the order in which they first come.
+    """Groups of results that differ in nothing but the seed, in the order of their first results.
 
-    Of two results with the same seed the later one in ``results`` counts.
+    Of two results with the same seed, the later one in ``results`` is used.
     """
     groups: dict[str, dict[int, Result]] = {}
     for result in results:
@@ -197,7 +210,7 @@ def group(results: Sequence[Result]) -> list[Group]:
 
 
 def by_setting(groups: Sequence[Group]) -> list[list[Group]]:
-    """Groups of one stream and classifier together, each in the order of the paper's tables."""
+    """The groups of each stream and classifier, in the order of the paper's tables."""
     settings: dict[str, list[Group]] = {}
     for one in groups:
         settings.setdefault(one.setting, []).append(one)
@@ -205,7 +218,7 @@ def by_setting(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def row_titles(groups: Sequence[Group]) -> list[str]:
-    """A name for each group that tells it from the others: its title and, where needed, what differs.
+    """A unique name for each group: its title and, if needed, the settings that differ.
 
     >>> a, b = ({"experiment": {"method": "tent", "label": None, "parameters": {"lr": lr}}} for lr in (1, 2))
     >>> row_titles([Group((a,)), Group((b,))])
@@ -215,12 +228,12 @@ def row_titles(groups: Sequence[Group]) -> list[str]:
     for one in groups:
         namesakes = [other for other in groups if other.title == one.title]
         own, others = _facts(one), [_facts(other) for other in namesakes]
-        told = [name for name in own if any(other.get(name) != own[name] for other in others)]
-        parts = [f"{name}={own[name]}" for name in told]
+        differing = [name for name in own if any(other.get(name) != own[name] for other in others)]
+        parts = [f"{name}={own[name]}" for name in differing]
         titles.append(f"{one.title} ({', '.join(parts)})" if parts else one.title)
     return titles
 
 
 def _facts(one: Group) -> dict[str, Any]:
-    beside = {key: one.experiment[key] for key in ("batch", "device", "dtype") if key in one.experiment}
-    return {**one.parameters, **beside}
+    others = {key: one.experiment[key] for key in ("batch", "device", "dtype") if key in one.experiment}
+    return {**one.parameters, **others}

@@ -1,7 +1,7 @@
-"""What the Ramen paper reports: accuracies, sweeps, ablations, times, memory, compositions.
+"""The numbers of the Ramen paper: accuracies, sweeps, ablations, times, memory, compositions.
 
-Bao et al., CVPR 2026, arXiv:2604.21728. The numbers lie in ``paper.json``, which describes its own layout.
-Where they were read off a figure, or the paper contradicts itself, ``note`` says so.
+Bao et al., CVPR 2026, arXiv:2604.21728. The numbers are stored in ``paper.json``, which describes its own
+layout. If they were read off a figure, or the paper contradicts itself, ``note`` says so.
 """
 
 import json
@@ -33,7 +33,7 @@ _WITHOUT_STREAM = ("clip", "ensemble")  # their answers depend on the image alon
 
 @dataclass(frozen=True)
 class Value:
-    """A printed mean and its standard deviation over seeds; None where none is printed."""
+    """A printed mean and its standard deviation over seeds, if one is printed."""
 
     mean: float
     deviation: float | None = None
@@ -41,11 +41,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the paper says of one method on one stream."""
+    """The paper's numbers for one method on one stream."""
 
     average: Value
     source: str
-    domains: Mapping[str, Value] = field(default_factory=dict)  # empty where only the average is known
+    domains: Mapping[str, Value] = field(default_factory=dict)  # empty if only the average is known
     note: str | None = None
 
 
@@ -59,8 +59,8 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What the paper says a method costs on CIFAR-100-C with ViT-B/16 and one V100."""
+class PaperCost:
+    """What a method costs according to the paper, on CIFAR-100-C with ViT-B/16 and one V100."""
 
     seconds: float
     images: int
@@ -68,7 +68,7 @@ class Cost:
 
     @property
     def ms_an_image(self) -> float:
-        """Wall time with data loading."""
+        """Milliseconds per image: wall time with data loading."""
         return 1000 * self.seconds / self.images
 
 
@@ -84,8 +84,8 @@ class Composition:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the paper runs on a data set."""
+class PaperSetting:
+    """The paper's experiment on a data set."""
 
     title: str
     model: str  # the architecture of its main table
@@ -95,7 +95,7 @@ class Setting:
 
 
 def title(method: str) -> str:
-    """A method's name in the paper's tables; its own for one that is not in the paper.
+    """A method's name in the paper's tables; the name itself if it is not in the paper.
 
     >>> title("dmn"), title("mine")
     ('DMN-ZS', 'mine')
@@ -104,18 +104,18 @@ def title(method: str) -> str:
 
 
 def place(method: str) -> int:
-    """Where a method stands in the paper's tables; behind all of them for one that is not there."""
+    """A method's position in the paper's tables; one past the end if it is not there."""
     return list(TITLES).index(method) if method in TITLES else len(TITLES)
 
 
-def setting(data: str) -> Setting | None:
+def setting(data: str) -> PaperSetting | None:
     """The paper's setting on a data set, None if it has none.
 
     >>> setting("cifar100c").model, setting("cifar100c").batch
     ('ViT-B-16', 100)
     """
     facts = _numbers()["settings"].get(data)
-    return None if facts is None else Setting(**facts | {"domains": _domains(facts["domains"])})
+    return None if facts is None else PaperSetting(**facts | {"domains": _domains(facts["domains"])})
 
 
 def architecture(model: str) -> str | None:
@@ -165,7 +165,7 @@ def reported_bars(data: str) -> dict[str, dict[str, Value]]:
 
 
 def bars_note(data: str, method: str) -> str | None:
-    """What is to be said of a method's bars."""
+    """A remark on a method's bars."""
     return _note("bars", data, method)
 
 
@@ -190,7 +190,7 @@ def reported_sweep(data: str, parameter: str, method: str = "ramen") -> Curve | 
 
 
 def reported_ablation(data: str, protocol: str) -> dict[str, Value]:
-    """Figure 5: ``Ramen``, ``w/o PB``, ``w/o DC``, ``w/o PB & DC``; read off the figure; else empty."""
+    """Figure 5: ``Ramen``, ``w/o PB``, ``w/o DC``, ``w/o PB & DC``, read off the figure; else empty."""
     rows = _numbers()["ablation"].get(data, {}).get(protocol, {})
     return {label: Value(*rows[label]) for label in ABLATION if label in rows}
 
@@ -200,21 +200,23 @@ def reported_weights(data: str) -> dict[str, Value]:
     return {name: Value(*pair) for name, pair in _numbers()["weights"].get(data, {}).items()}
 
 
-def reported_times() -> dict[str, Cost]:
+def reported_times() -> dict[str, PaperCost]:
     """Table 3 by method, and ``WITHOUT_CACHE``: CIFAR-100-C, ViT-B/16, one V100.
 
     >>> round(reported_times()["ramen"].ms_an_image, 2)
     5.65
     """
     images = _numbers()["settings"]["cifar100c"]["images"]
-    return {name: Cost(seconds, images) for name, (seconds, _) in _numbers()["times"]["cifar100c"].items()}
+    return {
+        name: PaperCost(seconds, images) for name, (seconds, _) in _numbers()["times"]["cifar100c"].items()
+    }
 
 
-def reported_memory() -> dict[str, Cost]:
+def reported_memory() -> dict[str, PaperCost]:
     """Table 7: ``entmin``, and Ramen's placements ``encoder``, ``split``, ``cpu``; as ``reported_times``."""
     images = _numbers()["settings"]["cifar100c"]["images"]
     rows = _numbers()["memory"]["cifar100c"]
-    return {name: Cost(seconds, images, mib) for name, (mib, seconds) in rows.items()}
+    return {name: PaperCost(seconds, images, mib) for name, (mib, seconds) in rows.items()}
 
 
 def reported_peak(data: str) -> float | None:
@@ -235,7 +237,7 @@ def reported_composition(data: str) -> Composition | None:
 
 
 def reported_similarity_bins(data: str) -> tuple[tuple[float, ...], str] | None:
-    """Table 4 and what is wrong with it: same-domain shares of pairs, from the most similar tenth on."""
+    """Table 4 and a remark on it: same-domain shares of pairs, from the most similar tenth to the least."""
     bins, note = _numbers()["similarity_bins"].get(data), _note("similarity_bins")
     return None if bins is None else (tuple(bins), str(note))
 

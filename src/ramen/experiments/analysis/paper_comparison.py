@@ -1,11 +1,11 @@
-"""Whether a measured number may stand beside the paper's, and when the two differ."""
+"""Whether a measured number is comparable with the paper's, and when the two differ."""
 
 import math
 from dataclasses import dataclass
 
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group, with_defaults
-from ramen.experiments.analysis.paper import Reported, Setting, Value
+from ramen.experiments.analysis.paper import PaperSetting, Reported, Value
 from ramen.experiments.analysis.scoring import Spread
 from ramen.experiments.plan.presets import find_preset
 from ramen.experiments.plan.values import plain
@@ -14,22 +14,22 @@ FLOOR = 0.15
 RULE = (
     "differs from the paper's number by more than 2 sqrt(s\u00b2/n + p\u00b2), where s is the deviation "
     "measured over n seeds and p the printed one (with one seed s = p), and by more than "
-    f"{FLOOR}, which printed tenths leave open."
+    f"{FLOOR}, the rounding of printed numbers."
 )
 
 
 @dataclass(frozen=True)
-class Beside:
-    """The paper's numbers for a group, or why there are none to put beside it."""
+class PaperRow:
+    """The paper's numbers for a group, or why it has none that are comparable."""
 
     reported: Reported | None
     reason: str | None = None
 
 
-def limit(measured: Spread, reported: Value) -> float:
-    """How far apart the two may lie without a mark; ``RULE`` in numbers.
+def tolerance(measured: Spread, reported: Value) -> float:
+    """The largest difference that is not marked; ``RULE`` in numbers.
 
-    >>> round(limit(Spread(70.0, 0.3, 9), Value(70.5, 0.2)), 4)
+    >>> round(tolerance(Spread(70.0, 0.3, 9), Value(70.5, 0.2)), 4)
     0.4472
     """
     printed = reported.deviation or 0.0
@@ -38,30 +38,30 @@ def limit(measured: Spread, reported: Value) -> float:
 
 
 def differs(measured: Spread, reported: Value) -> bool:
-    """Whether the difference goes beyond the deviations."""
-    return abs(measured.mean - reported.mean) > limit(measured, reported) + 1e-9
+    """Whether the difference is larger than the deviations explain."""
+    return abs(measured.mean - reported.mean) > tolerance(measured, reported) + 1e-9
 
 
-def beside_paper(group: Group) -> Beside:
-    """The paper's row for this group, if it ran the paper's experiment."""
-    reason = obstacle(group)
+def paper_row(group: Group) -> PaperRow:
+    """The paper's numbers for this group, if it ran the paper's experiment."""
+    reason = why_not_comparable(group)
     if reason is not None:
-        return Beside(None, reason)
+        return PaperRow(None, reason)
     experiment = group.experiment
     if experiment["label"] is not None:
-        return Beside(None, "a variant")
+        return PaperRow(None, "it is a variant")
     found = paper.reported(experiment["data"], experiment["model"], experiment["protocol"], group.method)
     if found is None:
-        return Beside(None, f"the paper has no {paper.title(group.method)} there")
-    return Beside(found)
+        return PaperRow(None, f"the paper does not report {paper.title(group.method)} for this setting")
+    return PaperRow(found)
 
 
-def obstacle(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
-    """What keeps a group from being compared with the paper; None if nothing does.
+def why_not_comparable(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
+    """Why a group cannot be compared with the paper; None if it can.
 
     Args:
         group: What was measured.
-        varied: Parameters that the comparison allows for; ``batch`` may be one.
+        varied: Parameters that may differ; ``batch`` may be one.
     """
     setting = paper.setting(group.experiment["data"])
     if setting is None:
@@ -69,12 +69,12 @@ def obstacle(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
     return _other_stream(group, setting) or _other_method(group, setting, varied)
 
 
-def _other_stream(group: Group, setting: Setting) -> str | None:
+def _other_stream(group: Group, setting: PaperSetting) -> str | None:
     experiment = group.experiment
     architecture = paper.architecture(experiment["model"])
     known = {setting.model, "RN101"} if experiment["data"] == "cifar100c" else {setting.model}
     if architecture not in known:
-        return f"the paper has {setting.title} with {setting.model}/openai, not {experiment['model']}"
+        return f"the paper uses {setting.model}/openai on {setting.title}, not {experiment['model']}"
     if experiment["protocol"] not in ("mixed", "single"):
         return f"the paper has no {experiment['protocol']} stream"
     for key, value in experiment["protocol_parameters"].items():
@@ -91,7 +91,7 @@ def _other_stream(group: Group, setting: Setting) -> str | None:
     return None
 
 
-def _other_method(group: Group, setting: Setting, varied: frozenset[str]) -> str | None:
+def _other_method(group: Group, setting: PaperSetting, varied: frozenset[str]) -> str | None:
     experiment = group.experiment
     if experiment["templates"] != "ensemble":
         return f"templates {experiment['templates']} instead of the paper's seven"
@@ -101,7 +101,7 @@ def _other_method(group: Group, setting: Setting, varied: frozenset[str]) -> str
 
 
 def other_parameters(group: Group, varied: frozenset[str] = frozenset()) -> str | None:
-    """The first parameter that is not the paper's; what was set to the paper's own value is no difference."""
+    """The first parameter whose value is not the paper's, in words; None if all are."""
     experiment = group.experiment
     preset = find_preset(None, experiment["data"], experiment["model"])
     published = plain(preset.row(group.method, experiment["protocol"]))

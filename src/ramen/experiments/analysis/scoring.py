@@ -1,4 +1,4 @@
-"""Accuracies over domains, what their differences are worth, and what else is told of a run."""
+"""Scores of a run: accuracies, differences with confidence intervals, changed answers, calibration."""
 
 import statistics
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def domain_accuracies(correct: Tensor, domains: Tensor, count: int) -> Tensor:
 def paired_difference(correct: Tensor, other: Tensor, domains: Tensor, count: int) -> Difference:
     """How much better ``correct`` is than ``other``, averaged over domains, on the same images.
 
-    What an image contributes is 1, 0 or -1; the interval follows from its variance within each domain.
+    Each image contributes 1, 0 or -1; the interval follows from the variance within each domain.
     """
     gains = correct.double() - other.double()
     sizes = torch.bincount(domains, minlength=count)
@@ -52,7 +52,7 @@ def composition(queries: Tensor, tags: Tensor, valid: Tensor, count: int) -> Ten
     Args:
         queries: Domains of the queries ``(B,)``.
         tags: Domains of their support entries ``(B, S)``.
-        valid: Where there is an entry.
+        valid: Which entries exist.
         count: Number of domains.
     """
     pairs = queries[:, None] * count + tags
@@ -61,16 +61,16 @@ def composition(queries: Tensor, tags: Tensor, valid: Tensor, count: int) -> Ten
 
 @dataclass(frozen=True)
 class Changes:
-    """What became of the images beside the zero-shot answer: numbers of images."""
+    """How many answers changed between right and wrong, compared with zero-shot."""
 
     both_right: int
-    repaired: int  # wrong before, right now
-    broken: int  # right before, wrong now
+    repaired: int  # zero-shot is wrong, the method is right
+    broken: int  # zero-shot is right, the method is wrong
     both_wrong: int
 
     @property
     def images(self) -> int:
-        """How many there are."""
+        """The number of images."""
         return self.both_right + self.repaired + self.broken + self.both_wrong
 
 
@@ -116,7 +116,7 @@ def balanced_accuracy(correct: Tensor, labels: Tensor) -> float:
 def confidences(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """The probability ``(N,)`` of each predicted class, in fp64.
 
-    Logits ``(N, C)`` carry the model's own scale; with ``temperature`` 1 it is left as it is.
+    Logits ``(N, C)`` include the model's own scale, which ``temperature`` 1 does not change.
     """
     temperature = checks.number("temperature", temperature, 0, exclusive=True)
     return (logits.double() / temperature).softmax(1).amax(1)
@@ -125,8 +125,8 @@ def confidences(logits: Tensor, temperature: float = 1.0) -> Tensor:
 def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
     """Expected calibration error in percent.
 
-    The interval from 0 to 1 is cut into bins of equal width, each with its upper edge; what counts is the
-    distance between mean confidence and accuracy in each bin, weighted by its share of the images.
+    The interval from 0 to 1 is cut into bins of equal width, each with its upper edge. The error is the
+    distance between mean confidence and accuracy in each bin, weighted by the bin's share of the images.
 
     >>> calibration_error(torch.tensor([0.75, 0.75]), torch.tensor([True, False]))
     25.0
@@ -144,7 +144,7 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> fl
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and the standard deviation of one run; None where there was one run only."""
+    """A mean over seeds and the standard deviation of one run; None if there was only one run."""
 
     mean: float
     deviation: float | None
@@ -161,7 +161,7 @@ def over_seeds(values: Sequence[float]) -> Spread:
     71.00 ± 1.00
     """
     if not len(values):
-        raise ValueError("values must hold one number for each seed, got none")
+        raise ValueError("values must hold one number per seed, got none")
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Spread(statistics.fmean(values), deviation, len(values))
 
@@ -176,4 +176,4 @@ def _same_length(**tensors: Tensor) -> None:
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
     if len(set(lengths.values())) > 1 or not min(lengths.values()):
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ValueError(f"one value for each image is expected, for one image at least, got {listed}")
+        raise ValueError(f"expected one value per image, for at least one image, got {listed}")

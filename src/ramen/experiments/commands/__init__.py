@@ -1,1 +1,1 @@
-"""The commands of experiments: one file each, and the options that they share."""
+"""The commands that run and show experiments: one file each, and the options that they share."""

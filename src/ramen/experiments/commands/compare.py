@@ -1,4 +1,4 @@
-"""``ramen compare``: tables of results, the paper's numbers beside them."""
+"""``ramen compare``: tables of results with the paper's numbers."""
 
 import json
 from pathlib import Path
@@ -16,36 +16,34 @@ KINDS = ("accuracy", "averages", "time", "memory", "changes")
 _USUAL = ("accuracy", "averages")
 
 
-@options.requested()
+@options.with_experiment_options()
 def compare(
     *,
     results: Annotated[
-        list[Path] | None, typer.Argument(help="Result files, or folders with everything below them.")
+        list[Path] | None, typer.Argument(help="Result files, or folders to search for them.")
     ] = None,
     run: Annotated[
         bool, typer.Option("--run", help="First run what is missing; the options below say what.")
     ] = False,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="A method to run; may be given again. The paper's without it."),
+        typer.Option(help="A method to run; repeatable. Default: all of the paper's."),
     ] = None,
-    request: options.Request,
+    request: options.ExperimentOptions,
     store: options.Store = Path("results"),
     table: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"{', '.join(KINDS)} or all; may be given again. {' and '.join(_USUAL)} without it."
-        ),
+        typer.Option(help=f"{', '.join(KINDS)} or all; repeatable. Default: {' and '.join(_USUAL)}."),
     ] = None,
     form: options.Format = None,
     out: options.Out = None,
     json_output: options.Json = False,
 ) -> None:
-    """Put methods side by side, in the shape of the paper's tables and beside its numbers."""
+    """Compare methods in tables like the paper's, next to its numbers."""
     from ramen.experiments.analysis.grouping import collect
     from ramen.experiments.tables.output import choose_format, write
 
-    with options.told_errors():
+    with options.exit_on_error():
         chosen = choose_format(form, out)
         kinds = _kinds(table, chosen, json_output)
         if not results and not run:
@@ -53,7 +51,7 @@ def compare(
         found = collect(results) if results else None
         own: list[dict[str, Any]] = []
         if run:
-            experiments = request.planned(method or _paper_methods())
+            experiments = request.plan(method or _paper_methods())
             own = _run(experiments, store)
         made = make_tables([*(found.results if found else []), *own], kinds)
     for warning in found.warnings if found else []:
@@ -88,15 +86,18 @@ def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[s
     """The tables of each kind for each setting, setting after setting."""
     from ramen.experiments.analysis.grouping import by_setting, group
     from ramen.experiments.tables.accuracy import accuracy_table, averages_table
-    from ramen.experiments.tables.cost import changes_table, memory_table, time_table
+    from ramen.experiments.tables.changes import changes_table
+    from ramen.experiments.tables.cost import memory_table, time_table
+    from ramen.experiments.tables.group_rows import group_rows
 
     makers = dict(
         zip(KINDS, (accuracy_table, averages_table, time_table, memory_table, changes_table), strict=True)
     )
     runs = [result for result in results if result["kind"] == "run"]
     if not runs:
-        raise ValueError("there are no results of runs to put into a table")
-    return [(kind, makers[kind](groups)) for groups in by_setting(group(runs)) for kind in kinds]
+        raise ValueError("there are no results of runs to compare")
+    settings = map(group_rows, by_setting(group(runs)))
+    return [(kind, makers[kind](rows)) for rows in settings for kind in kinds]
 
 
 def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:

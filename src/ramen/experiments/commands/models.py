@@ -12,15 +12,15 @@ app = typer.Typer(no_args_is_help=True, help="Models: list.")
 
 @app.callback()
 def models() -> None:
-    """Keep ``list`` a command while it is the only one."""
+    """Keep ``list`` a subcommand although it is the only one."""
 
 
 @app.command("list")
 def list_command(
-    containing: Annotated[str, typer.Argument(help="Only names with this in them.")] = "",
+    containing: Annotated[str, typer.Argument(help="List only names that contain this.")] = "",
     json_output: options.Json = False,
 ) -> None:
-    """Which models can be named, and which of them presets are made for."""
+    """List the models that can be loaded by name, and the presets made for them."""
     from ramen.experiments.plan.known_models import list_models
     from ramen.models.by_name import FORMS
 
@@ -31,6 +31,6 @@ def list_command(
     for model in found:
         used = f"preset {', '.join(model.presets)}" if model.presets else ""
         typer.echo(f"{model.name:48} {used}".rstrip())
-    typer.echo("\nA model is named as", err=True)
+    typer.echo("\nForms of a model's name:", err=True)
     for form, meaning in FORMS.items():
         typer.echo(f"  {form:18} {meaning}", err=True)

@@ -1,4 +1,4 @@
-"""Options of the commands that run experiments, the plan that they ask for, and how errors are told."""
+"""What the commands that run experiments share: options, the plan that follows from them, error messages."""
 
 import functools
 import inspect
@@ -15,48 +15,60 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str | None,
-    typer.Option(help="ARCH/TAG of open_clip, or as `ramen models list` says; else the preset's."),
+    typer.Option(
+        help="ARCH/TAG of open_clip, or a form that `ramen models list` shows. Default: the preset's."
+    ),
 ]
 Data = Annotated[str, typer.Option(help="A data set; `ramen data list` shows them.")]
-Root = Annotated[Path | None, typer.Option(help="Where the data set lies.")]
+Root = Annotated[Path | None, typer.Option(help="The data set's folder or file.")]
 Protocol = Annotated[str, typer.Option(help="The order of the stream: mixed, single, ...")]
-Seed = Annotated[list[int] | None, typer.Option(min=0, help="May be given again; 0 without it.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ..., so many.")]
+Seed = Annotated[list[int] | None, typer.Option(min=0, help="A seed; repeatable. Default: 0.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Run this many seeds: 0, 1, ...")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="PARAMETER=VALUE or METHOD.PARAMETER=VALUE, before the preset's."),
+    typer.Option(
+        "--set", help="PARAMETER=VALUE or METHOD.PARAMETER=VALUE; overrides the preset. Repeatable."
+    ),
 ]
-Preset = Annotated[str | None, typer.Option(help="A name, a .toml file, or `none`; else the data set's own.")]
-Batch = Annotated[int | None, typer.Option(min=1, help="Images in a batch; else the preset's.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the stream's first so many images.")]
+Preset = Annotated[
+    str | None, typer.Option(help="A preset's name, a .toml file, or `none`. Default: the data set's preset.")
+]
+Batch = Annotated[int | None, typer.Option(min=1, help="Images per batch. Default: the preset's.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many images from the stream's start.")]
 PerDomain = Annotated[
-    int | None, typer.Option(min=1, help="Only so many images of each domain, drawn at random.")
+    int | None, typer.Option(min=1, help="Use only this many images of each domain, drawn at random.")
 ]
 Severity = Annotated[
-    int | None, typer.Option(min=1, max=5, help="Of CIFAR-C and ImageNet-C; else the preset's.")
+    int | None,
+    typer.Option(min=1, max=5, help="The severity of CIFAR-C and ImageNet-C. Default: the preset's."),
 ]
 DomainNames = Annotated[
-    list[str] | None, typer.Option("--domain", help="A domain; may be given again. All without it.")
+    list[str] | None, typer.Option("--domain", help="A domain to use; repeatable. Default: all.")
 ]
-Templates = Annotated[str | None, typer.Option(help="A template set; else the preset's.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; cuda if there is one.")]
-Dtype = Annotated[str | None, typer.Option(help="Of the encoder's weights; float16 on cuda, else float32.")]
-ProtocolSet = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a parameter of the protocol.")]
-DataSet = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: an option of the data set.")]
-Store = Annotated[Path, typer.Option(help="Folder of the results; those that are there are not run again.")]
+Templates = Annotated[str | None, typer.Option(help="A set of prompt templates. Default: the preset's.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ... Default: cuda if available.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
+]
+ProtocolSet = Annotated[
+    list[str] | None, typer.Option(help="KEY=VALUE: a parameter of the protocol. Repeatable.")
+]
+DataSet = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: an option of the data set. Repeatable.")]
+Store = Annotated[Path, typer.Option(help="Folder of results; those that exist are not run again.")]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="rich, markdown, latex or csv; by the ending of --out without it."),
+    typer.Option("--format", help="rich, markdown, latex or csv. Default: by the suffix of --out."),
 ]
 Out = Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")]
 Json = Annotated[
-    bool, typer.Option("--json", help="Results on standard output, everything else on standard error.")
+    bool, typer.Option("--json", help="Print results as JSON on standard output, all else on standard error.")
 ]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the options say of the experiments that a command is to run, all but their methods."""
+class ExperimentOptions:
+    """The options that say which experiments a command runs; the methods are the command's own."""
 
     model: Model = None
     data: Data = "tiny"
@@ -77,15 +89,15 @@ class Request:
     protocol_set: ProtocolSet = None
     data_set: DataSet = None
 
-    def planned(self, methods: Sequence[str]) -> list["Experiment"]:
-        """The experiments."""
+    def plan(self, methods: Sequence[str]) -> list["Experiment"]:
+        """The experiments with these methods."""
         import torch
 
         from ramen.experiments.plan.experiment import plan
         from ramen.experiments.plan.values import parse_pairs
 
         if self.seed and self.seeds is not None:
-            raise ValueError("--seed and --seeds say the same: give one of them")
+            raise ValueError("--seed and --seeds exclude each other: give one of them")
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         options = {"severity": self.severity, "domains": self.domain or None}
         part = {"limit": self.limit, "per_domain": self.per_domain}
@@ -107,29 +119,33 @@ class Request:
         )
 
 
-def requested(*own: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command whose parameter ``request`` stands for the options of ``Request``, all but its ``own``."""
+def with_experiment_options(*own: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of ``ExperimentOptions`` in place of its parameter ``request``.
+
+    Args:
+        own: Options that the command declares itself.
+    """
     shared = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-        for f in fields(Request)
+        for f in fields(ExperimentOptions)
         if f.name not in own
     ]
 
-    def around(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def called(**given: Any) -> None:
-            request = Request(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        def with_options(**given: Any) -> None:
+            request = ExperimentOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
             command(request=request, **given)
 
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
             alone = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
             parameters += shared if parameter.name == "request" else alone
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return called
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_options
 
-    return around
+    return decorate
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,9 +153,9 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def told_errors() -> Iterator[None]:
-    """Errors as a command tells them: bad input, a run that is under way elsewhere, a stop by the user."""
-    from ramen.experiments.run.checkpoint import RunningError
+def exit_on_error() -> Iterator[None]:
+    """Turn errors into messages and exit codes: bad input, an experiment that is running, Ctrl-C."""
+    from ramen.experiments.run.lock import RunningError
 
     try:
         yield

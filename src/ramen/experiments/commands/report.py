@@ -1,4 +1,4 @@
-"""``ramen report``: results as one page."""
+"""``ramen report``: results on one page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,11 @@ import typer
 
 
 def report(
-    results: Annotated[list[Path], typer.Argument(help="Result files, or folders with result files below.")],
+    results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Results",
 ) -> None:
-    """Put results into one page with tables, figures and all settings; it needs no network."""
+    """Write one self-contained HTML page with the tables, figures and settings of results."""
     from ramen.experiments.report.report import write_report
 
     try:

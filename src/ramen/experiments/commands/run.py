@@ -1,4 +1,4 @@
-"""``ramen run``: experiments from the command line."""
+"""``ramen run``: run experiments."""
 
 import json
 from pathlib import Path
@@ -9,31 +9,32 @@ import typer
 from ramen.experiments.commands import options
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from ramen.experiments.tables.table import Table
 
 
-@options.requested()
+@options.with_experiment_options()
 def run(
     *,
     method: Annotated[
-        list[str] | None, typer.Option(help="May be given again; `all` for all. Ramen without it.")
+        list[str] | None, typer.Option(help="A method, or `all`; repeatable. Default: ramen.")
     ] = None,
-    request: options.Request,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
+    request: options.ExperimentOptions,
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="How often a run that is under way is saved.")
+        float, typer.Option(min=0, help="How often a run is saved on its way.")
     ] = 120.0,
     json_output: options.Json = False,
 ) -> None:
-    """Run methods on a stream; what is finished is not repeated, what was broken off goes on."""
+    """Run methods on a stream. Finished runs are not repeated, interrupted runs resume."""
     from rich.console import Console
 
     from ramen.experiments.run.execute import run_experiments
+    from ramen.experiments.tables.terminal import print_tables
     from ramen.methods._registry import list_methods
 
     everything = method is not None and "all" in method
-    with options.told_errors():
-        planned = request.planned(list_methods() if everything else method or ["ramen"])
+    with options.exit_on_error():
+        planned = request.plan(list_methods() if everything else method or ["ramen"])
         results = run_experiments(
             planned,
             out,
@@ -44,39 +45,27 @@ def run(
     if json_output:
         typer.echo(json.dumps(results, indent=2))
         return
-    Console().print(summary(results))
+    print_tables(Console(), [summary(results)])
     typer.echo(f"Results are in {out}", err=True)
 
 
 def summary(results: list[dict[str, Any]]) -> "Table":
-    """A row for each method, over its seeds."""
-    from rich.table import Table
+    """One row per method, over its seeds."""
+    from ramen.experiments.analysis.grouping import group
+    from ramen.experiments.tables.accuracy import average_column, gain_column
+    from ramen.experiments.tables.changes import calibration_column, count_columns
+    from ramen.experiments.tables.cost import time_column
+    from ramen.experiments.tables.group_rows import group_rows, name_column, seeds_column
+    from ramen.experiments.tables.table import Table
 
-    from ramen.experiments.analysis.scoring import over_seeds
-
-    table = Table()
-    table.add_column("method")
-    for column in ("accuracy", "to zero-shot", "repaired", "broken", "ECE", "ms an image"):
-        table.add_column(column, justify="right", no_wrap=column == "accuracy")
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        if result["kind"] == "run":
-            block = {**result["experiment"], "seed": None}
-            groups.setdefault(json.dumps(block, sort_keys=True), []).append(result)
-    for group in groups.values():
-        scores = [result["scores"] for result in group]
-        difference = over_seeds([score["difference"]["points"] for score in scores])
-        repaired, broken = (
-            over_seeds([score["changes"][kind] for score in scores]).mean for kind in ("repaired", "broken")
-        )
-        experiment = group[0]["experiment"]
-        table.add_row(
-            experiment["label"] or experiment["method"],
-            str(over_seeds([score["average"] for score in scores])),
-            f"{difference.mean:+.2f}",
-            f"{repaired:,.0f}",
-            f"{broken:,.0f}",
-            f"{over_seeds([score['calibration_error'] for score in scores]).mean:.2f}",
-            f"{over_seeds([result['cost']['ms_an_image'] for result in group]).mean:.2f}",
-        )
-    return table
+    rows = group_rows(group([result for result in results if result["kind"] == "run"]))
+    columns = [
+        name_column(rows),
+        average_column(rows),
+        gain_column(rows),
+        *count_columns(rows),
+        calibration_column(rows),
+        time_column(rows),
+        seeds_column(rows),
+    ]
+    return Table.from_columns("", columns)

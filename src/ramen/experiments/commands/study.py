@@ -1,4 +1,4 @@
-"""``ramen study``: a study from the command line."""
+"""``ramen study``: run a study."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ramen.experiments.plan.experiment import Experiment
-    from ramen.experiments.studies.study_result import Advance
+    from ramen.experiments.studies.study_result import ReportProgress
 
 NAMES = ("similarity", "no-cache", "cost")
-# Options that belong to one study, and what they are without being given.
+# Options that belong to one study, with their defaults.
 _OWN: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
     "no-cache": {"queries": 10, "after": 1000},
@@ -26,28 +26,32 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@options.requested("seed", "seeds")
+@options.with_experiment_options("seed", "seeds")
 def study(
     *,
     name: Annotated[str, typer.Argument(help="similarity, no-cache or cost.")],
-    request: options.Request,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and pairs that are drawn.")] = 0,
+    request: options.ExperimentOptions,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
     pairs: Annotated[
-        int | None, typer.Option(min=10, help="similarity: draw so many pairs; all of them without it.")
+        int | None, typer.Option(min=10, help="similarity: draw this many pairs. Default: use all pairs.")
     ] = None,
-    queries: Annotated[int | None, typer.Option(min=1, help="no-cache: how many; 10 without it.")] = None,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="no-cache: how many queries. Default: 10.")
+    ] = None,
     after: Annotated[
-        int | None, typer.Option(min=0, help="no-cache: images that fill the memory; 1000 without it.")
+        int | None, typer.Option(min=0, help="no-cache: images that fill the memory first. Default: 1000.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="cost: a method; may be given again. All without it.")
+        list[str] | None, typer.Option(help="cost: a method; repeatable. Default: all.")
     ] = None,
-    batches: Annotated[int | None, typer.Option(min=1, help="cost: batches timed; 5 without it.")] = None,
-    warm_up: Annotated[int | None, typer.Option(min=0, help="cost: batches before; 2 without it.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
+    batches: Annotated[int | None, typer.Option(min=1, help="cost: batches to time. Default: 5.")] = None,
+    warm_up: Annotated[
+        int | None, typer.Option(min=0, help="cost: batches before those, not timed. Default: 2.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
-    """What similarity tells of domains, what the gradient cache saves, what methods cost."""
+    """Study what similarity says about domains, what the gradient cache saves, or what methods cost."""
     from rich.console import Console
 
     from ramen.experiments.run.results import write_result
@@ -55,9 +59,9 @@ def study(
 
     given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
-    with options.told_errors():
+    with options.exit_on_error():
         own = own_options(name, given)
-        planned = replace(request, seed=[seed]).planned(_methods(name, method))
+        planned = replace(request, seed=[seed]).plan(_methods(name, method))
         result = run_study(name, planned, own, Console(stderr=True))
         path = result_path(out, result)
         write_result(path, result)
@@ -69,7 +73,7 @@ def study(
 
 
 def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A study's own options, with defaults; an option of another study is refused, not ignored."""
+    """A study's own options, with defaults; an option of another study is an error."""
     from ramen.utils import checks
 
     checks.choice("NAME", name, NAMES)
@@ -87,13 +91,13 @@ def run_study(
 ) -> dict[str, Any]:
     """The study's result with its provenance; ``planned`` has the methods with their parameters."""
     from ramen.experiments.run import provenance
-    from ramen.experiments.run.execute import Parts
+    from ramen.experiments.run.resources import Resources
 
-    first, parts, started = planned[0], Parts(console), provenance.now()
-    stream = parts.stream(first)
-    classifier = parts.classifier(first, stream.dataset.classes)
-    with _progress(console) as advance:
-        result = _run(name, classifier, stream, planned, own, advance)
+    first, resources, started = planned[0], Resources(), provenance.now()
+    stream = resources.stream(first)
+    classifier = resources.classifier(first, stream.dataset.classes)
+    with _progress_bars(console) as progress:
+        result = _run(name, classifier, stream, planned, own, progress)
     identity = first.identity()
     about = ("model", "templates", "data", "data_options", "protocol", "protocol_parameters", "seed")
     result["provenance"] = {
@@ -110,7 +114,7 @@ def run_study(
         "started": started,
         "finished": provenance.now(),
     }
-    if name == "similarity":  # no method plays a part
+    if name == "similarity":  # it uses no method
         result["provenance"]["parameters"] = {}
     return result
 
@@ -121,14 +125,14 @@ def _run(
     stream: Any,
     planned: "list[Experiment]",
     own: Mapping[str, Any],
-    advance: "Advance",
+    progress: "ReportProgress",
 ) -> dict[str, Any]:
     from ramen.experiments.studies.cost import cost_study
     from ramen.experiments.studies.no_cache import no_cache_study
     from ramen.experiments.studies.similarity import similarity_study
 
     first = planned[0]
-    shared: dict[str, Any] = {"batch": first.batch, "advance": advance}
+    shared: dict[str, Any] = {"batch": first.batch, "progress": progress}
     if name == "similarity":
         return similarity_study(classifier, stream, pairs=own["pairs"], seed=first.seed, **shared)
     if name == "no-cache":
@@ -153,7 +157,7 @@ def _run(
 
 
 def result_path(out: Path, result: Mapping[str, Any]) -> Path:
-    """Where a study's result lies; another study, or one of something else, lies elsewhere."""
+    """The file of a study's result; a study with other settings has another file."""
     import hashlib
 
     about = {key: result["provenance"][key] for key in ("experiment", "options", "parameters")}
@@ -171,18 +175,18 @@ def _methods(name: str, chosen: list[str] | None) -> list[str]:
 
 
 @contextmanager
-def _progress(console: "Console") -> "Iterator[Advance]":
+def _progress_bars(console: "Console") -> "Iterator[ReportProgress]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def advance(what: str, done: int, total: int) -> None:
-            if what not in tasks:
+        def progress(step: str, done: int, total: int) -> None:
+            if step not in tasks:
                 for earlier in tasks.values():
                     bars.update(earlier, visible=False)
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[step] = bars.add_task(step, total=total)
+            bars.update(tasks[step], completed=done, total=total)
 
-        yield advance
+        yield progress

@@ -1,4 +1,4 @@
-"""``ramen sweep``: vary one thing, print its table beside the paper's, draw its curve."""
+"""``ramen sweep``: vary one thing, print its table with the paper's numbers, draw its curve."""
 
 import json
 from pathlib import Path
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 _LINES = ("ensemble", "entmin")
 
 
-@options.requested()
+@options.with_experiment_options()
 def sweep(
     *,
     vary: Annotated[
         list[str],
         typer.Option(
-            help="topk=5,10,20 for any parameter of the method, or batch; capacity, topk, beta, lr and batch "
-            "have the paper's values without any; ablation, weights and placement are Ramen's variants. "
-            "May be given again."
+            help="What to vary: NAME=A,B,... for a parameter of the method or `batch`; capacity, topk, beta, "
+            "lr or batch alone for the paper's values; ablation, weights or placement for variants of Ramen. "
+            "Repeatable."
         ),
     ],
     method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
-    request: options.Request,
+    request: options.ExperimentOptions,
     store: options.Store = Path("results"),
     figures: Annotated[
-        Path | None, typer.Option(help="Folder for the curves; `figures` in the store without it.")
+        Path | None, typer.Option(help="Folder for the curves. Default: `figures` in the store.")
     ] = None,
     form: options.Format = None,
     out: options.Out = None,
     json_output: options.Json = False,
 ) -> None:
-    """Vary a hyper-parameter or take parts of Ramen away, with zero-shot and EntMin as references."""
+    """Vary a hyper-parameter or switch off parts of Ramen; zero-shot and EntMin are the references."""
     from rich.console import Console
 
     from ramen.experiments.plan.variations import experiments, parse_variation
     from ramen.experiments.tables.output import choose_format, write
 
-    with options.told_errors():
+    with options.exit_on_error():
         chosen = choose_format(form, out)
-        asked = request.planned(list(dict.fromkeys([method, *_LINES])))
+        asked = request.plan(list(dict.fromkeys([method, *_LINES])))
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
         variations = [parse_variation(text, bases[0]) for text in vary]
@@ -71,13 +71,13 @@ def sweep(
     write(tables, chosen, out)
 
 
-def _results(wanted: list["Experiment"], store: Path) -> dict[str, dict[str, Any]]:
-    """Results by the experiment's key; what several points share is asked for once."""
+def _results(planned: list["Experiment"], store: Path) -> dict[str, dict[str, Any]]:
+    """Results by the experiment's key; an experiment that several points share runs once."""
     from rich.console import Console
 
     from ramen.experiments.run.execute import run_experiments
 
-    unique = list({one.key(): one for one in wanted}.values())
+    unique = list({one.key(): one for one in planned}.values())
     found = run_experiments(unique, store, console=Console(stderr=True), on_missing="skip")
     return {one.key(): result for one, result in zip(unique, found, strict=True)}
 
@@ -100,19 +100,19 @@ def _sweep(
 
 def _tables(sweep: "Sweep", results: list[dict[str, Any]], with_cost: bool) -> list["Table"]:
     from ramen.experiments.analysis.grouping import group
-    from ramen.experiments.analysis.sweep_curve import sweep_table
     from ramen.experiments.tables.cost import memory_table, time_table
+    from ramen.experiments.tables.group_rows import group_rows
+    from ramen.experiments.tables.sweeps import sweep_table
 
     if sweep.parameter != "placement" or not with_cost:
         return [sweep_table(sweep)]
-    groups = group(results)  # where the memory lies changes what it costs, not what it says
-    return [sweep_table(sweep), time_table(groups), memory_table(groups)]
+    rows = group_rows(group(results))  # the placement changes what the memory costs, not the answers
+    return [sweep_table(sweep), time_table(rows), memory_table(rows)]
 
 
 def _draw(sweep: "Sweep", folder: Path) -> Path:
     from ramen.experiments.figures.results import draw_sweep
 
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"{sweep.data}-{sweep.protocol}-{sweep.method}-{sweep.parameter}.png"
     draw_sweep(folder / name, sweep)
     return folder / name

@@ -1,1 +1,1 @@
-"""Figures, one function each."""
+"""Figures: one function per figure."""

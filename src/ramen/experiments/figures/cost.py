@@ -1,4 +1,4 @@
-"""Figures of what methods cost: where the time goes, and what it buys."""
+"""Figures of cost: time per stage, accuracy against time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from ramen.experiments.figures.style import COLOURS, INK, STRONG, WIDTH, legend_
 
 
 def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
-    """Milliseconds an image that each method spends in each stage, one on the other."""
+    """Stacked bars: milliseconds per image that each method spends in each stage."""
     names = list(dict.fromkeys(stage for times in stages.values() for stage in times))
     with look():
         figure, axes = new_figure(WIDTH, 1.4 + 0.33 * len(stages))
@@ -37,14 +37,14 @@ def stage_bars(stages: Mapping[str, Mapping[str, float]], *, title: str) -> Figu
             )
         axes.set_yticks(places, [short(name) for name in stages])
         axes.set(xlim=(0, end), ylim=(len(stages) - 0.4, -0.6), title=short(title, 90))
-        axes.set_xlabel("milliseconds an image")
+        axes.set_xlabel("milliseconds per image")
         axes.grid(axis="x")
         legend_above(axes)
     return figure
 
 
 def cost_dots(points: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
-    """Accuracy against milliseconds an image, each method by name; better is up and to the left."""
+    """Accuracy against milliseconds per image, one named dot per method; better is up and to the left."""
     with look():
         figure, axes = new_figure(WIDTH, 4.4)
         times, accuracies = np.array(list(points.values()), dtype=float).reshape(-1, 2).T
@@ -54,22 +54,22 @@ def cost_dots(points: Mapping[str, tuple[float, float]], *, title: str) -> Figur
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel="milliseconds an image", ylabel="accuracy, %", title=short(title, 90))
+        axes.set(xlabel="milliseconds per image", ylabel="accuracy, %", title=short(title, 90))
         axes.margins(x=0.12, y=0.14)
         axes.grid(axis="both")
-        figure.draw_without_rendering()  # the layout must stand before names can make room for each other
+        figure.draw_without_rendering()  # the layout must be final before names are placed
         _place_names(axes, [short(name) for name in points], times, accuracies)
     return figure
 
 
 def _end(totals: np.ndarray) -> float:
-    """Where the axis of times ends: some bars may run out of it, or all others would be too short to see."""
+    """Where the time axis ends: very long bars run past it, or all others would be too short to see."""
     usual = totals[totals <= 8 * np.median(totals)]
     return 1.12 * max(float(usual.max()), 1e-9)
 
 
 def _place_names(axes: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
-    """Beside each dot, where neither another name nor a dot is hidden if that can be had."""
+    """Write each name beside its dot, in the spot that hides least of other names and dots."""
     taken: list[Sequence[float]] = [
         (px - 4, py - 4, px + 4, py + 4) for px, py in axes.transData.transform(np.stack([x, y], 1))
     ]

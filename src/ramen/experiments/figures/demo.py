@@ -1,4 +1,4 @@
-"""The demo's picture: accuracy of each domain, where the support came from, and what it looks like."""
+"""The demo's figure: accuracy on each domain, the domains of the support, and example images."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ramen.utils.atomic_files import atomic_write
+
 # Distinct for colour-blind readers too; zero-shot is the grey one, the last method the strong one.
 _COLOURS = ("#b8bcc4", "#8fb8de", "#f2c078", "#4b8f6b", "#7d5ba6")
 _STRONG = "#c1435d"
 _SAME, _OTHER = (58, 150, 92), (213, 216, 221)
-_FRAME, _GAP = 2, 1  # pixels of the pictures
+_FRAME, _GAP = 2, 1  # in image pixels
 
 
 def draw(
@@ -27,16 +29,16 @@ def draw(
     stream_domains: Tensor,
     examples: Mapping[int, Sequence[int]],
 ) -> None:
-    """Write the figure; without retrieval it has the bars alone and a picture of each domain.
+    """Write the figure; without retrieval it shows only the bars and one image per domain.
 
     Args:
         path: A PNG file.
         domains: Their names.
         accuracies: For each method's title, the accuracy of each domain in percent.
-        composition: Entries of each domain (column) behind the queries of each domain (row).
+        composition: Support entries of each domain (column) for the images of each domain (row).
         pixels: The stream's images ``(N, 3, H, W)``.
         stream_domains: Their domains.
-        examples: For each domain a query and its nearest entries, as places in the stream.
+        examples: For each domain an image and its nearest entries, as positions in the stream.
     """
     names = [name.replace("_", " ") for name in domains]
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 10, "axes.spines.top": False}):
@@ -50,7 +52,8 @@ def draw(
             _matrix(figure.add_subplot(grid[0, 1]), names, composition)
         shown = examples or {d: [int((stream_domains == d).nonzero()[0, 0])] for d in range(len(names))}
         _strip(figure.add_subplot(grid[1, :]), names, pixels, stream_domains, shown)
-        figure.savefig(path, dpi=110)
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png", dpi=110)
 
 
 def _bars(axes: Axes, names: Sequence[str], accuracies: Mapping[str, Sequence[float]]) -> None:
@@ -90,7 +93,7 @@ def _strip(
     stream_domains: Tensor,
     examples: Mapping[int, Sequence[int]],
 ) -> None:
-    """A column for each domain: on top an image of the stream, below it the entries nearest to it."""
+    """One column per domain: an image of the stream, and below it the entries nearest to it."""
     rows = max(map(len, examples.values()))
     size = pixels.shape[-1]
     cell = size + 2 * (_FRAME + _GAP)

@@ -1,4 +1,4 @@
-"""Figures with a number in each cell: where the support came from, what each domain gained."""
+"""Heat maps: which domains the support came from, what each domain gained."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ramen.experiments.figures.style import look, new_figure, short
 
-_CELL = 0.5  # inches: three digits and a point fit in
+_CELL = 0.5  # inches: wide enough for three digits and a point
 _LOSS_TO_GAIN = LinearSegmentedColormap.from_list(
     "gain", ["#b3580c", "#f3b577", "#f4f4f2", "#8fc0ea", "#1f5f9e"]
 )
@@ -23,9 +23,9 @@ def composition_map(
 
     Args:
         domains: Their names.
-        counts: Support entries of each domain behind the images of each domain.
-        chance: The share of the same domain, in percent, were the entries drawn from the stream at random.
-        title: Stands above; the mean of the diagonal is added.
+        counts: Support entries of each domain for the images of each domain.
+        chance: The share of the same domain in percent, if entries were drawn from the stream at random.
+        title: The heading; the mean of the diagonal is added.
     """
     table = np.asarray(counts, dtype=float)
     if table.shape != (len(domains), len(domains)):
@@ -76,7 +76,7 @@ def _cells(
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
         letters = "#ffffff" if dark else "#111111"
         cell = axes.text(column + 0.5, row + 0.5, shown, ha="center", va="center", fontsize=8, color=letters)
-        cell.set_in_layout(False)  # it is inside anyway, and measuring hundreds of them takes long
+        cell.set_in_layout(False)  # it fits anyway, and measuring hundreds of texts is slow
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
     axes.tick_params(axis="x", rotation=45, length=0)
     for label in axes.get_xticklabels():

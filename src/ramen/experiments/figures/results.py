@@ -1,4 +1,4 @@
-"""The figures of experiments: curves, bars, dots. Each takes plain data and gives a figure."""
+"""Figures of experiments: curves, bars, dots. Each function turns plain data into a figure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def draw_sweep(path: Path | str, sweep: Sweep) -> None:
 
 
 def sweep_figure(sweep: Sweep) -> Figure:
-    """A curve where numbers were varied, bars where it was words."""
+    """A curve if numbers were varied, otherwise bars."""
     if not sweep.points:
         raise ValueError("sweep must have points, got none")
     if all(isinstance(point.value, int | float) for point in sweep.points):
@@ -50,9 +50,9 @@ def _sweep_title(sweep: Sweep) -> str:
 
 
 def sweep_curve(sweep: Sweep) -> Figure:
-    """The curve with error bars, the paper's curve dashed, and lines of the other methods.
+    """The curve with error bars, the paper's curve dashed, and lines for the other methods.
 
-    Values stand at even distances, as sweeps go in steps that grow.
+    Values are evenly spaced, because the steps of most sweeps grow.
     """
     places = np.arange(len(sweep.points))
     means = [point.mean for point in sweep.points]
@@ -84,14 +84,14 @@ def grouped_bars(
     """Bars of accuracy with error bars, for ablations and for single against mixed domains.
 
     Args:
-        groups: For each name below the axis, its bars by the name in the legend.
-        lines: Levels to compare with.
-        title: Stands above.
+        groups: For each name below the axis, its bars by their name in the legend.
+        lines: Levels to compare with, by name.
+        title: The heading.
     """
     lines = lines or {}
     series = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     if not series:
-        raise ValueError("groups must hold one bar at least, got none")
+        raise ValueError("groups must hold at least one bar, got none")
     means = [spread.mean for bars in groups.values() for spread in bars.values()] + list(lines.values())
     floor = _floor(means)
     width = 0.8 / len(series)
@@ -133,7 +133,7 @@ def domain_dots(
     *,
     title: str,
 ) -> Figure:
-    """Accuracy of each domain: the methods in ``shown`` in colour, all others as grey dots beside them."""
+    """Accuracy on each domain: the methods in ``shown`` in colour, all others as grey dots."""
     with look():
         figure, axes = new_figure(WIDTH, 1.5 + 0.34 * len(domains))
         places = np.arange(len(domains))
@@ -153,7 +153,7 @@ def domain_dots(
 
 
 def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
-    """What share of all images each method repaired (right) and broke (left), in percent."""
+    """The shares of images that each method repaired (right) and broke (left), in percent."""
     with look():
         figure, axes = new_figure(WIDTH, 1.4 + 0.33 * len(changes))
         places = np.arange(len(changes))
@@ -176,7 +176,7 @@ def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Fi
 def bin_bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float]], *, title: str, ylabel: str, xlabel: str = ""
 ) -> Figure:
-    """One number for each bin, for one or several ways to count: similarity bins, reliability."""
+    """One bar per bin and series."""
     width = 0.84 / len(series)
     with look():
         figure, axes = new_figure(WIDTH, 3.8)
@@ -200,7 +200,7 @@ def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
 
 
 def _floor(values: Sequence[float]) -> float:
-    """Where the axis of bars begins: at 0, or at a round number when all bars are high and alike."""
+    """Where the axis of bars starts: at 0, or at a round number if all bars are high and similar."""
     low, high = min(values), max(values)
     if low < 10 or high - low > 0.6 * high:
         return 0.0

@@ -1,4 +1,4 @@
-"""How all figures look, and how they become files: the same data give the same bytes."""
+"""The style of all figures, and how they are written: the same data give the same bytes."""
 
 import io
 import re
@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Distinct for colour-blind readers (after Okabe and Ito), in tones that stand out on white and on near black.
+from ramen.utils.atomic_files import atomic_write
+
+# Distinct for colour-blind readers (after Okabe and Ito), visible on white and on near black.
 COLOURS = ("#3a86c8", "#e08a2e", "#2fa37c", "#c76aa0", "#d4573b", "#7fb8e6", "#9a7cc7", "#b5a52f")
 STRONG, QUIET = "#d4573b", "#a3abb5"
 INK, SOFT, RULE = "#24292f", "#66707b", "#dde2e7"
@@ -43,23 +45,23 @@ _LOOK: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 9,
     "errorbar.capsize": 3,
-    "text.parse_math": False,  # a name with dollars in it is a name, not a formula
+    "text.parse_math": False,  # a name with dollar signs is not a formula
 }
 _FILES: dict[Any, Any] = {
-    "svg.fonttype": "none",  # letters stay letters: small files, and the reader's own fonts
+    "svg.fonttype": "none",  # text stays text: small files, and the reader's own fonts
     "svg.hashsalt": "ramen",
 }
 
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Within it figures are made in our style; nothing outside changes."""
+    """Make figures in our style within the block."""
     with mpl.rc_context(_LOOK):
         yield
 
 
 def short(name: str, letters: int = 30) -> str:
-    """A name that leaves room for the figure.
+    """A name, shortened to leave room for the figure.
 
     >>> short("gaussian_noise"), short("a very long name", 10)
     ('gaussian noise', 'a very lo…')
@@ -78,7 +80,7 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
-    """Below the title, left: it hides no data there. The names in ``first`` lead."""
+    """Put the legend below the title, where it hides no data. The names in ``first`` come first."""
     entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
     entries.sort(key=lambda entry: first.index(entry[1]) if entry[1] in first else len(first))
     entries = [(handle, short(label)) for handle, label in entries]
@@ -99,19 +101,24 @@ def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
 
 
 def save(path: Path | str, figure: Figure) -> None:
-    """Write a figure on white; the file's ending (``.svg``, ``.png``, ``.pdf``) decides how."""
+    """Write a figure on white, atomically; the file's suffix (``.svg``, ``.png``, ``.pdf``) is its format.
+
+    Args:
+        path: The file; missing parent folders are created.
+        figure: What to write.
+    """
     path = Path(path)
-    kinds = (".svg", ".png", ".pdf")
-    if path.suffix.lower() not in kinds:
-        raise ValueError(f"path must end with one of {', '.join(kinds)}, got {path}")
-    dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_LOOK | _FILES):
-        figure.savefig(path, dpi=150, facecolor="white", metadata=dateless)
+    formats = ("svg", "png", "pdf")
+    form = path.suffix.lower().removeprefix(".")
+    if form not in formats:
+        raise ValueError(f"path must end with one of .{', .'.join(formats)}, got {path}")
+    dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
+    with mpl.rc_context(_LOOK | _FILES), atomic_write(path) as file:
+        figure.savefig(file, format=form, dpi=150, facecolor="white", metadata=dateless)
 
 
 def page_svg(figure: Figure) -> str:
-    """The figure as SVG text for a page: transparent, and its dark letters turn light with the page."""
+    """The figure as SVG text for a page: transparent, and its text follows the page's dark mode."""
     file = io.StringIO()
     with mpl.rc_context(_LOOK | _FILES):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -127,7 +134,7 @@ def _theme() -> str:
         return "".join(f"{_VARIABLES[name]}:{of[name]};" for name in _VARIABLES)
 
     light, dark = colours({name: name for name in _VARIABLES}), colours(_DARK)
-    # matplotlib writes no fill for text in its own black, so letters without one follow the page, too
+    # matplotlib writes no fill for black text, so the page's colour applies to text without a fill too
     return (
         f"<style>svg{{{light}color-scheme:light dark}}text{{fill:var(--ink)}}"
         f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"

@@ -1,1 +1,1 @@
-"""Which runs there are: presets, experiments, variations."""
+"""What to run: presets, experiments, variations."""

@@ -1,4 +1,4 @@
-"""What one run is, and which runs a request asks for."""
+"""Experiments: the settings of one run, and how options become a list of them."""
 
 import hashlib
 import json
@@ -16,29 +16,29 @@ from ramen.models import prompts
 from ramen.utils import checks
 from ramen.utils.devices import parse_dtype
 
-BATCH = 100  # where no preset says another
+BATCH = 100  # if no preset sets it
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run: everything that decides its result.
+    """The settings of one run: everything that decides its result.
 
     Attributes:
         method: A registered method.
         model: As ``ramen.models.by_name.load_model`` takes it.
         data: A name of ``ramen.data.registry``.
-        root: Where the data lie.
-        data_options: Severity, domains, and what else the data set takes.
+        root: The data set's folder or file.
+        data_options: Severity, domains, and the data set's other options.
         protocol: The order of the stream.
         protocol_parameters: ``limit``, ``per_domain``, and the protocol's own.
-        parameters: The method's, from preset and user; those not named have their defaults.
-        preset: Where they came from.
-        overrides: What the user set beyond the preset.
+        parameters: The method's, from the preset and the user; all others have their defaults.
+        preset: The preset's name.
+        overrides: What the user set in place of the preset's values.
         label: A variant's name in tables; None for the method's own.
-        seed: Decides the stream and what the method draws.
-        batch: Pictures in a batch.
+        seed: Decides the stream and the method's random draws.
+        batch: Images per batch.
         device: Where to compute.
-        dtype: Type of the encoder's weights.
+        dtype: The dtype of the encoder's weights.
         templates: A name in ``ramen.prompts.TEMPLATE_SETS``.
     """
 
@@ -60,7 +60,7 @@ class Experiment:
     templates: str = "ensemble"
 
     def __post_init__(self) -> None:
-        """Tell what cannot be run before anything is."""
+        """Refuse settings that cannot be run."""
         _known(f"method {self.method!r}", self.parameters, set(describe(self.method).defaults) - {"seed"})
         options = datasets.describe(self.data).options
         _known(f"data set {self.data!r}", self.data_options, options, what="option")
@@ -73,7 +73,7 @@ class Experiment:
         prompts.check_templates(self.templates)
 
     def identity(self) -> dict[str, Any]:
-        """What the result tells of it, in plain values: all but the places of data and preset."""
+        """The settings that a result records, in plain values: all but root and preset."""
         return {
             "model": self.model,
             "templates": self.templates,
@@ -91,23 +91,23 @@ class Experiment:
         }
 
     def all_parameters(self) -> dict[str, Any]:
-        """Those of the method, given or by default, in plain values."""
+        """All parameters of the method, given or by default, in plain values."""
         everything = {**describe(self.method).defaults, **self.parameters}
         return dict(plain({name: value for name, value in everything.items() if name != "seed"}))
 
     def key(self) -> str:
-        """Twelve hex digits; the same for a default that was left out and one that was spelled out."""
+        """Twelve hex digits; the same whether a default value is given or not."""
         whole = {**self.identity(), "parameters": self.all_parameters()}
         text = json.dumps(whole, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def path(self, out: Path) -> Path:
-        """Where its result lies."""
+        """The file of its result."""
         return Path(out) / self.data / self.protocol / f"{self.method}-seed{self.seed}-{self.key()}.json"
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any], root: str | None = None) -> "Experiment":
-        """The experiment that a result is of, to be run again on the data in ``root``."""
+        """The experiment of a result, to run again on the data in ``root``."""
         block = dict(result["experiment"])
         for name in ("parameters", "data_options", "protocol_parameters"):
             block[name] = from_plain(block[name])
@@ -138,30 +138,30 @@ def plan(
     device: str = "cpu",
     dtype: str = "float32",
 ) -> list[Experiment]:
-    """The experiments of several methods and seeds, method after method.
+    """The experiments of several methods and seeds, method by method.
 
     Args:
         methods: Names of registered methods.
         model: As ``load_model`` takes it; the preset's if None.
         data: A data set.
-        root: Where it lies.
+        root: Its folder or file.
         protocol: The order of the stream.
-        seeds: One run for each.
-        preset: A name, a file, or ``"none"``; if None, the data set's own where there is one.
-        settings: ``"topk=10"`` for every method that has it, ``"ramen.topk=10"`` for one; they go before the
+        seeds: One run per method and seed.
+        preset: A name, a file, or ``"none"``; if None, the data set's preset, if it has one.
+        settings: ``"topk=10"`` for every method that has it, ``"ramen.topk=10"`` for one; they override the
             preset.
-        data_options: What the data set takes; these go before the preset's severity.
-        protocol_parameters: What the protocol takes, ``limit`` and ``per_domain``.
-        batch: Pictures in a batch; the preset's if None, or 100.
-        templates: A template set; the preset's if None, or the ensemble.
+        data_options: Options of the data set; ``severity`` overrides the preset's.
+        protocol_parameters: Parameters of the protocol, ``limit`` and ``per_domain``.
+        batch: Images per batch; if None, the preset's, or 100.
+        templates: A template set; if None, the preset's, or the ensemble.
         device: Where to compute.
-        dtype: Type of the encoder's weights.
+        dtype: The dtype of the encoder's weights.
     """
     names = list(dict.fromkeys(methods))
     overrides = overrides_by_method(names, settings)
     chosen = find_preset(preset, data, model)
     if model is None and chosen.model is None:
-        raise ValueError(f"model must be named: no preset is known for data set {data!r}")
+        raise ValueError(f"model must be given: there is no preset for data set {data!r}")
     options = dict(data_options or {})
     if chosen.severity is not None and "severity" in datasets.describe(data).options:
         options.setdefault("severity", chosen.severity)

@@ -1,4 +1,4 @@
-"""The models that can be loaded by name, those of presets first."""
+"""The models that can be loaded by name."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ class KnownModel:
     """A model that can be loaded by its name."""
 
     name: str
-    presets: tuple[str, ...]  # those made for it
+    presets: tuple[str, ...]  # the presets for it
 
 
 def list_models(containing: str = "") -> list[KnownModel]:
-    """The package's own and all of open_clip's pretrained models, those of presets first."""
+    """The package's own model and all of open_clip's pretrained ones, those with presets first."""
     import open_clip
 
     used: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
-"""Hyper-parameters of published experiments, a file for each data set and backbone.
+"""Hyper-parameters of published experiments, one file per data set and backbone.
 
-A preset file names the data sets and the model that it is for, and has a table for each protocol with a table
-for each method in it. A protocol without a table of its own takes the one of ``mixed``.
+A preset file names the data sets and the model that it is for. It has one table per protocol, with one table
+per method in it. A protocol without a table uses the one of ``mixed``.
 """
 
 import tomllib
@@ -16,13 +16,13 @@ from ramen.methods._registry import describe
 from ramen.utils.checks import nearest
 
 FOLDER = Path(__file__).parent / "presets"
-GENERAL = "mixed"  # the protocol whose rows others take
+GENERAL = "mixed"  # used for protocols without a table
 _FACTS = ("data", "model", "batch", "templates", "severity")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a file says; None where it says nothing."""
+    """The content of a preset file; None for what it does not set."""
 
     name: str | None = None
     data: tuple[str, ...] = ()
@@ -33,11 +33,11 @@ class Preset:
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def section(self, protocol: str) -> str:
-        """The protocol whose rows are taken."""
+        """The protocol whose table is used."""
         return protocol if protocol in self.rows else GENERAL
 
     def row(self, method: str, protocol: str) -> dict[str, Any]:
-        """The parameters of a method; none where the file does not name it."""
+        """The parameters of a method; empty if the file does not name it."""
         return dict(self.rows.get(self.section(protocol), {}).get(method, {}))
 
 
@@ -45,7 +45,7 @@ NO_PRESET = Preset()
 
 
 def list_presets() -> list[str]:
-    """The names of those that come with the package.
+    """The names of the presets in this package.
 
     >>> list_presets()[:2]
     ['cifar100c', 'cifar100c_rn101']
@@ -55,15 +55,15 @@ def list_presets() -> list[str]:
 
 @cache
 def load_preset(name: str) -> Preset:
-    """The preset of that name, or in that file."""
+    """The preset with that name, or in that file."""
     path = Path(name).expanduser() if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if name.endswith(".toml"):
             raise ValueError(f"preset: there is no file {path}") from None
-        raise ValueError(f"preset: there is none called {name!r}{nearest(name, list_presets())}") from None
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no TOML
+        raise ValueError(f"preset: there is no preset {name!r}{nearest(name, list_presets())}") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
         raise ValueError(f"preset: {path} cannot be read: {error}") from None
     facts = {fact: content.pop(fact) for fact in _FACTS if fact in content}
     if not isinstance(facts.get("data", []), list):
@@ -73,11 +73,11 @@ def load_preset(name: str) -> Preset:
 
 
 def _check(path: Path, rows: Mapping[str, Any]) -> None:
-    """Names of protocols, methods and parameters must be known: a misspelt one would have no effect."""
+    """Refuse unknown protocols, methods and parameters: a misspelt name would have no effect."""
     for protocol, methods in rows.items():
         if protocol not in PROTOCOLS or not isinstance(methods, dict):
             hint = nearest(protocol, [*PROTOCOLS, *_FACTS])
-            raise ValueError(f"preset {path}: {protocol!r} is no table of a protocol, and no fact{hint}")
+            raise ValueError(f"preset {path}: {protocol!r} is neither a protocol nor a known key{hint}")
         for method, parameters in methods.items():
             try:
                 known = describe(method).defaults
@@ -90,7 +90,7 @@ def _check(path: Path, rows: Mapping[str, Any]) -> None:
 
 
 def find_preset(name: str | None, data: str, model: str | None = None) -> Preset:
-    """The preset of that name; without one, the data set's own for that model, or its usual one.
+    """The preset with that name; if None, the data set's preset for that model, or its usual one.
 
     Args:
         name: A preset, a file that ends with .toml, ``"none"``, or None.
@@ -105,5 +105,5 @@ def find_preset(name: str | None, data: str, model: str | None = None) -> Preset
     for preset in fitting:
         if preset.model == model:
             return preset
-    # the usual one has the shortest name: cifar100c, not cifar100c_rn101
+    # The usual one has the shortest name: cifar100c, not cifar100c_rn101
     return min(fitting, key=lambda preset: len(str(preset.name)), default=NO_PRESET)

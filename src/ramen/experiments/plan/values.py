@@ -1,6 +1,6 @@
-"""Values as people write them on a command line, and as results hold them.
+"""Values as they are written on the command line and stored in results.
 
-JSON knows no infinity: in results it is the string "inf".
+JSON has no infinity: results store it as the string "inf".
 """
 
 import ast
@@ -47,33 +47,33 @@ def parse_pairs(argument: str, pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def overrides_by_method(methods: Sequence[str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What each of the methods is given by settings such as ``topk=10`` or ``ramen.topk=10``.
+    """The parameters that settings such as ``topk=10`` or ``ramen.topk=10`` set, for each method.
 
-    A setting without a method is for all that have such a parameter; one method at least must. One that
-    names its method goes before.
+    A setting without a method's name applies to all methods that have the parameter; at least one must.
+    A setting with a method's name overrides it.
     """
     overrides: dict[str, dict[str, Any]] = {method: {} for method in methods}
     given = parse_pairs("--set", settings)
     for key, value in sorted(given.items(), key=lambda item: "." in item[0]):
         method, dot, parameter = key.rpartition(".")
         if parameter == "seed":
-            raise ValueError("--set: the seed is not a setting of a method; use --seed")
+            raise ValueError("--set: the seed is not a parameter of a method; use --seed")
         if dot and method not in overrides:
-            describe(method)  # an unknown name is told as such
-            raise ValueError(f"--set {key}: method {method!r} is not among those that run")
+            describe(method)  # raises for an unknown name
+            raise ValueError(f"--set {key}: method {method!r} is not among the methods to run")
         chosen = [method] if dot else list(overrides)
-        having = [name for name in chosen if parameter in describe(name).defaults]
-        if not having:
+        affected = [name for name in chosen if parameter in describe(name).defaults]
+        if not affected:
             known = {known for name in chosen for known in describe(name).defaults} - {"seed"}
             hint = nearest(parameter, known)
             raise ValueError(f"--set: none of {', '.join(chosen)} has a parameter {parameter!r}{hint}")
-        for name in having:
+        for name in affected:
             overrides[name][parameter] = value
     return overrides
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, mappings with their keys in order."""
+    """A value as JSON can store it, mappings with sorted keys."""
     if isinstance(value, Mapping):
         return {str(key): plain(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -82,13 +82,13 @@ def plain(value: Any) -> Any:
         return "inf" if value > 0 else "-inf"
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    if hasattr(value, "item"):  # numpy's numbers
+    if hasattr(value, "item"):  # numpy numbers
         return plain(value.item())
-    raise TypeError(f"a setting must be a number, text, a flag or a list, got {type(value).__name__}")
+    raise TypeError(f"a setting must be a number, a string, a boolean or a list, got {type(value).__name__}")
 
 
 def from_plain(value: Any) -> Any:
-    """What ``plain`` made a value of.
+    """The inverse of ``plain``.
 
     >>> from_plain(plain({"prior": math.inf}))
     {'prior': inf}

@@ -1,4 +1,4 @@
-"""What a sweep varies: one parameter over a grid, or one of the paper's sets of variants."""
+"""What a sweep varies: one parameter over a grid, or a set of variants from the paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from ramen.utils.checks import nearest
 
 BATCH = "batch"  # a property of the stream, not a parameter of the method
 
-# Ramen's variants by name: what each sets, nothing for Ramen itself
+# Variants of Ramen by name: the parameters that each one changes
 NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ablation": {
         "w/o PB & DC": {"balance": False, "consistency": False},
@@ -32,7 +32,7 @@ NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "cpu": {"placement": "cpu"},
     },
 }
-_LABELS = {  # of the variants that are no longer the method as published
+_LABELS = {  # of variants that are not the published method
     "ablation": "{}",
     "weights": "weights: {}",
 }
@@ -45,12 +45,12 @@ GRIDS = ("capacity", "topk", "beta", "lr", BATCH)
 
 @dataclass(frozen=True)
 class Variation:
-    """What is varied, over which values, and where the values come from.
+    """What is varied, over which values, and the origin of these values.
 
     Attributes:
-        name: A parameter, ``batch``, or a name of ``NAMED``.
-        values: What is set, by the value or variant that a table shows.
-        origin: In words.
+        name: A parameter, ``batch``, or a key of ``NAMED``.
+        values: The parameters to set, by the value or variant that a table shows.
+        origin: Where the values come from, in words.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Variation:
 
     @property
     def parameters(self) -> frozenset[str]:
-        """Everything that differs between its points."""
+        """Everything that differs between the points."""
         return frozenset(name for settings in self.values.values() for name in settings)
 
 
@@ -67,14 +67,14 @@ def parse_variation(text: str, base: Experiment) -> Variation:
     """``"topk=5,10"``, a parameter that has a grid such as ``"topk"``, or a set such as ``"ablation"``.
 
     Args:
-        text: What is to be varied.
-        base: The experiment around which it is varied.
+        text: What to vary.
+        base: The experiment whose other settings are kept.
     """
     name, equals, listed = text.partition("=")
     name = name.strip()
     if name in NAMED and not equals:
         if base.method != "ramen":
-            raise ValueError(f"--vary {name}: these are variants of ramen, the method is {base.method!r}")
+            raise ValueError(f"--vary {name}: these are variants of ramen, got method {base.method!r}")
         return Variation(name, NAMED[name], "the paper's variants")
     known = {*describe(base.method).defaults, BATCH} - {"seed"}
     if name not in known:
@@ -86,27 +86,29 @@ def parse_variation(text: str, base: Experiment) -> Variation:
     else:
         values, origin = _grid(name, base)
     if len(set(map(str, values))) < 2:
-        raise ValueError(f"--vary {name} must have two values at least, got {listed or 'none'!r}")
+        raise ValueError(f"--vary {name} must have at least two values, got {listed or 'none'!r}")
     typed = (_typed(base.method, name, value) for value in values)
     return Variation(name, {value: {name: value} for value in dict.fromkeys(typed)}, origin)
 
 
 def _typed(method: str, name: str, value: Any) -> Any:
-    """Whole numbers for a float parameter become floats, so that 5 and 5.0 are one experiment."""
+    """Whole numbers of a float parameter as floats, so that 5 and 5.0 are one experiment."""
     default = describe(method).defaults.get(name)
     return float(value) if isinstance(default, float) and type(value) is int else value
 
 
 def _grid(name: str, base: Experiment) -> tuple[list[Any], str]:
     if name not in GRIDS:
-        raise ValueError(f"--vary {name} needs values, {name}=A,B,...; without them: {', '.join(GRIDS)}")
+        raise ValueError(
+            f"--vary {name} needs values: {name}=A,B,... Only these have default values: {', '.join(GRIDS)}"
+        )
     curve = paper.reported_sweep(base.data, name)
     if curve is not None:
         return list(curve.points), f"the paper's values ({curve.source})"
     own = base.all_parameters()
     if name == "capacity":
         sizes = [max(round(share * own["capacity"]), own.get("topk", 1)) for share in _CAPACITIES]
-        return sizes, f"1/15 to 2 times {own['capacity']}, as the paper's on CIFAR-100-C"
+        return sizes, f"1/15 to 2 times {own['capacity']}, as in the paper on CIFAR-100-C"
     if name == "topk":
         most = own.get("capacity", max(_TOPK))
         return sorted({k for k in (*_TOPK, own["topk"]) if k <= most}), "the paper's for most data sets"
@@ -120,7 +122,7 @@ def _grid(name: str, base: Experiment) -> tuple[list[Any], str]:
 def experiments(variation: Variation, bases: Sequence[Experiment]) -> list[Experiment]:
     """The experiments of all points, for each of the bases, which differ in their seeds.
 
-    A point that sets what the base has anyway is the base itself, so that its result is shared.
+    A point with the values of the base is the base itself, so that its result is shared.
     """
     return [
         _varied(base, variation.name, value, settings)

@@ -1,20 +1,20 @@
-"""The page itself: sections, the list of contents, style and script; nothing in it has to be fetched."""
+"""The page: sections, table of contents, style and script, all in one file."""
 
 from dataclasses import dataclass, field
 from importlib import resources
 
-from ramen.experiments.report.html import Markup, element
+from ramen.experiments.html import Markup, element
 
 
 @dataclass
 class Page:
-    """Sections in order, with what the list of contents says of them."""
+    """Sections in order, and their entries in the table of contents."""
 
     sections: list[Markup] = field(default_factory=list)
     contents: list[Markup] = field(default_factory=list)
 
     def add(self, anchor: str, title: str, *parts: Markup) -> None:
-        """Put a section at the end."""
+        """Append a section."""
         self.contents.append(element("li", element("a", title, href=f"#{anchor}")))
         self.sections.append(element("section", element("h2", title), *parts, id=anchor))
 

@@ -1,4 +1,4 @@
-"""The figures of a page: which numbers go in, and what they say to those who cannot see them."""
+"""The figures of a page, with alternative texts."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -7,33 +7,36 @@ import numpy as np
 
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group
+from ramen.experiments.analysis.sweep_curve import Sweep
 from ramen.experiments.figures import cost, heatmaps, results
 from ramen.experiments.figures.style import page_svg
-from ramen.experiments.report.html import Markup, picture
-from ramen.experiments.report.related_rows import Swept, own_groups, reference_lines
-from ramen.experiments.report.tables import Named, change_shares, stage_means
+from ramen.experiments.html import Markup, svg_figure
+from ramen.experiments.report.related_rows import own_groups, reference_lines
+from ramen.experiments.tables.changes import change_shares
+from ramen.experiments.tables.cost import stage_means
+from ramen.experiments.tables.group_rows import GroupRow
 
 _SHOWN = 4  # methods in colour among dots
 
 
-def domain_figures(rows: Sequence[Named], where: str) -> list[Markup]:
-    """Methods by domains; nothing where there is one of either only."""
+def domain_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
+    """Methods by domains; empty if there is only one of either."""
     if len(rows) < 2 or len(rows[0].group.domains) < 2:
         return []
     return [_gains(rows, where), _dots(rows, where)]
 
 
-def time_figures(rows: Sequence[Named], where: str) -> list[Markup]:
-    """Where the time goes, and what it buys."""
+def time_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
+    """Time per stage, and accuracy against time."""
     return [_stages(rows, where), *([_cost(rows, where)] if len(rows) > 1 else [])]
 
 
-def _gains(rows: Sequence[Named], where: str) -> Markup:
+def _gains(rows: Sequence[GroupRow], where: str) -> Markup:
     domains = list(rows[0].group.domains)
     gains = {row.name: [_domain_gain(row.group, domain) for domain in domains] for row in rows}
     figure = heatmaps.gain_map(domains, gains, title="Points above zero-shot on each domain")
-    caption = "Blue: better than the same classifier without adaptation on the same images; orange: worse."
-    return picture(
+    caption = "Blue: better than the same classifier without adaptation on the same images. Orange: worse."
+    return svg_figure(
         page_svg(figure), f"Points above zero-shot of {len(rows)} methods by domain, {where}", caption
     )
 
@@ -46,7 +49,7 @@ def _domain_gain(group: Group, domain: str) -> float | None:
     )
 
 
-def _dots(rows: Sequence[Named], where: str) -> Markup:
+def _dots(rows: Sequence[GroupRow], where: str) -> Markup:
     domains = list(rows[0].group.domains)
     accuracies = {row.name: _domain_means(row.group, domains) for row in rows}
     by_average = sorted(rows, key=lambda row: -row.group.average.mean)
@@ -54,24 +57,24 @@ def _dots(rows: Sequence[Named], where: str) -> Markup:
     shown = [row.name for row in (*plain, *(row for row in by_average if row not in plain))][:_SHOWN]
     figure = results.domain_dots(domains, accuracies, shown, title="Accuracy on each domain")
     caption = "In colour: CLIP if it was run, and the methods with the highest averages." if plain else None
-    return picture(page_svg(figure), f"Accuracy of {', '.join(shown)} by domain, {where}", caption)
+    return svg_figure(page_svg(figure), f"Accuracy of {', '.join(shown)} by domain, {where}", caption)
 
 
 def _domain_means(group: Group, domains: Sequence[str]) -> list[float | None]:
     return [group.domains[domain].mean if domain in group.domains else None for domain in domains]
 
 
-def change_figure(rows: Sequence[Named], where: str) -> Markup:
+def change_figure(rows: Sequence[GroupRow], where: str) -> Markup:
     """Repaired and broken answers."""
     changes = {
         row.name: (fmean(change_shares(row.group, "repaired")), fmean(change_shares(row.group, "broken")))
         for row in rows
     }
-    figure = results.change_bars(changes, title="Answers repaired and broken beside zero-shot")
-    return picture(page_svg(figure), f"Shares of repaired and broken answers of each method, {where}")
+    figure = results.change_bars(changes, title="Answers repaired and broken, compared with zero-shot")
+    return svg_figure(page_svg(figure), f"Shares of repaired and broken answers of each method, {where}")
 
 
-def _stages(rows: Sequence[Named], where: str) -> Markup:
+def _stages(rows: Sequence[GroupRow], where: str) -> Markup:
     stages = {
         row.name: {
             stage: 1000 * seconds / max(1, row.group.results[0]["cost"]["images"])
@@ -79,18 +82,18 @@ def _stages(rows: Sequence[Named], where: str) -> Markup:
         }
         for row in rows
     }
-    figure = cost.stage_bars(stages, title="Where the time goes")
-    return picture(page_svg(figure), f"Milliseconds an image by stage for each method, {where}")
+    figure = cost.stage_bars(stages, title="Time per stage")
+    return svg_figure(page_svg(figure), f"Milliseconds per image by stage for each method, {where}")
 
 
-def _cost(rows: Sequence[Named], where: str) -> Markup:
+def _cost(rows: Sequence[GroupRow], where: str) -> Markup:
     points = {row.name: (row.group.over("cost", "ms_an_image").mean, row.group.average.mean) for row in rows}
     figure = cost.cost_dots(points, title="Accuracy against time")
-    return picture(page_svg(figure), f"Accuracy against milliseconds an image for each method, {where}")
+    return svg_figure(page_svg(figure), f"Accuracy against milliseconds per image for each method, {where}")
 
 
-def composition_figures(rows: Sequence[Named], where: str) -> list[Markup]:
-    """A heat map for each row whose method tells where its support came from; seeds are added up."""
+def composition_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
+    """A heat map for each row whose method retrieves, summed over seeds."""
     drawn = []
     for row in rows:
         found = [result["composition"] for result in row.group.results if result.get("composition")]
@@ -103,24 +106,23 @@ def composition_figures(rows: Sequence[Named], where: str) -> list[Markup]:
             found[0]["domains"],
             counts.tolist(),
             chance=chance,
-            title=f"Where the support of {row.name} comes from",
+            title=f"Domains of the support of {row.name}",
         )
         weighted = fmean(one["same_domain_weighted"] for one in found)
         caption = (
-            "Each row is a domain of test images and adds up to 100 %. The mean of the diagonal counts each "
-            f"domain once; with each image counted once it is {weighted:.1f} %. Chance is the share of the "
-            "same domain among random images of the stream."
+            "Each row is a domain of test images and adds up to 100 %. The mean of the diagonal weights all "
+            f"domains equally; weighted by images it is {weighted:.1f} %. Chance is the share of the same "
+            "domain among random images of the stream."
         )
         drawn.append(
-            picture(page_svg(figure), f"Shares of support by domain for {row.name}, {where}", caption)
+            svg_figure(page_svg(figure), f"Shares of support by domain for {row.name}, {where}", caption)
         )
     return drawn
 
 
-def sweep_figure(swept: Swept, where: str) -> Markup:
+def sweep_figure(sweep: Sweep, where: str) -> Markup:
     """The curve of a sweep."""
-    sweep = swept.sweep
-    return picture(
+    return svg_figure(
         page_svg(results.sweep_figure(sweep)),
         f"Accuracy of {paper.title(sweep.method)} by {sweep.parameter}, {where}",
     )
@@ -138,8 +140,8 @@ def pair_figure(pair: Mapping[str, Sequence[Group]], where: str) -> Markup | Non
         paper.title(name): {protocol: own[protocol][name].average for protocol in ("single", "mixed")}
         for name in names
     }
-    figure = results.grouped_bars(groups, lines, title=f"Single against mixed domains: {where}")
-    return picture(
+    figure = results.grouped_bars(groups, lines, title=f"Single and mixed domains: {where}")
+    return svg_figure(
         page_svg(figure), f"Accuracy of {len(names)} methods on single and on mixed domains, {where}"
     )
 
@@ -153,4 +155,4 @@ def ablation_figure(
         for label, by_protocol in variants.items()
     }
     figure = results.grouped_bars(groups, lines, title=f"Variants: {where}")
-    return picture(page_svg(figure), f"Accuracy of {', '.join(variants)}, {where}")
+    return svg_figure(page_svg(figure), f"Accuracy of {', '.join(variants)}, {where}")

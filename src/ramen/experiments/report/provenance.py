@@ -1,10 +1,12 @@
-"""The settings behind every number: what the runs of a row have in common, and what each has for itself."""
+"""The settings of every row: those that its runs share, and those in which they differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ramen.experiments.report.html import Column, Markup, Row, Table, element, join, number, render, text
-from ramen.experiments.report.tables import Named
+from ramen.experiments.html import Markup, element, join
+from ramen.experiments.tables.group_rows import GroupRow
+from ramen.experiments.tables.html import html_table
+from ramen.experiments.tables.table import Cell, Column, Table, number_cell
 
 _HEADINGS = {
     "experiment": "Experiment",
@@ -19,12 +21,12 @@ _HEADINGS = {
 }
 
 
-def settings_block(row: Named, where: str) -> Markup:
-    """A block to open, with all that is known of a row's runs.
+def settings_block(row: GroupRow, where: str) -> Markup:
+    """A block that opens on a click, with all settings of a row's runs.
 
     Args:
         row: The group.
-        where: The setting, for the block's title.
+        where: The section's name, for the block's title.
     """
     runs = [flat_settings(result) for result in row.group.results]
     names = list(dict.fromkeys(name for run in runs for name in run))
@@ -34,7 +36,9 @@ def settings_block(row: Named, where: str) -> Markup:
     own = [name for name in names if name not in common]
     parts: list[Markup] = [
         element(
-            "p", "The settings that all runs of this row share, then what each has for itself.", class_="note"
+            "p",
+            "The settings that all runs of this row share, then those in which they differ.",
+            class_="note",
         )
         if own
         else Markup()
@@ -45,7 +49,7 @@ def settings_block(row: Named, where: str) -> Markup:
         if members:
             columns.append(element("div", element("h3", heading), _list(members, runs[0])))
     parts.append(element("div", *columns, class_="columns"))
-    parts.append(render(_runs_table(row, own, runs)))
+    parts.append(html_table(_runs_table(row, own, runs), f"{row.anchor}-runs"))
     seeds = ", ".join(map(str, row.group.seeds))
     summary = element(
         "summary", element("strong", row.name), f" · {where} · seed{'s'[: len(runs) > 1]} {seeds}"
@@ -54,7 +58,7 @@ def settings_block(row: Named, where: str) -> Markup:
 
 
 def flat_settings(result: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Everything a result tells of how it was made, by part and name; the seed is told apart."""
+    """All settings of a result by part and name, without the seed."""
     found: dict[tuple[str, str], Any] = {}
     for name, value in result["experiment"].items():
         if name != "seed":
@@ -87,7 +91,7 @@ def _list(names: Sequence[tuple[str, str]], values: Mapping[tuple[str, str], Any
 
 
 def facts_list(facts: Mapping[str, Any]) -> Markup:
-    """Names and values, however deep they lie."""
+    """A list of names and values, nested ones too."""
     flat: dict[tuple[str, str], Any] = {}
     for name, value in facts.items():
         flat |= _flatten("", name, value)
@@ -95,7 +99,7 @@ def facts_list(facts: Mapping[str, Any]) -> Markup:
 
 
 def _value(value: Any) -> Markup:
-    """In words where there are words, else as code."""
+    """A value as HTML: missing values and booleans in words, all others as code."""
     if value is None or value in ({}, []):
         return element("span", "none", class_="soft")
     if isinstance(value, bool):
@@ -106,20 +110,18 @@ def _value(value: Any) -> Markup:
 
 
 def _runs_table(
-    row: Named, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]
+    row: GroupRow, own: Sequence[tuple[str, str]], runs: Sequence[Mapping[tuple[str, str], Any]]
 ) -> Table:
-    columns = [
-        Column("Seed"),
-        Column("Average, %"),
-        *(Column(f"{_HEADINGS[part]}: {name}".replace("_", " "), "text") for part, name in own),
-    ]
+    heads = [f"{_HEADINGS[part]}: {name}".replace("_", " ") for part, name in own]
     rows = []
     for seed, result, run in zip(row.group.seeds, row.group.results, runs, strict=True):
-        average = result["scores"]["average"]
-        cells = [
-            number(seed, "d"),
-            number(average, ".4f"),
-            *(text(run.get(name)) for name in own),
-        ]
-        rows.append(Row(cells, anchor=row.run_anchor(seed)))
-    return Table(f"{row.anchor}-runs", "Each run", columns, rows)
+        values = [run.get(name) for name in own]
+        rows.append(
+            (
+                Cell(str(seed), value=seed, anchor=row.run_anchor(seed)),
+                number_cell(result["scores"]["average"], ".4f"),
+                *(Cell("" if value is None else str(value)) for value in values),
+            )
+        )
+    columns = (Column("Seed"), Column("Average, %"), *(Column(head, "left") for head in heads))
+    return Table("Each run", columns, tuple(rows))

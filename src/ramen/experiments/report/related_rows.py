@@ -1,30 +1,21 @@
-"""Which rows belong together: sweeps of a parameter, variants of a method, single and mixed streams."""
+"""Related rows: sweeps of a parameter, variants of a method, single and mixed streams."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ramen.experiments.analysis.grouping import Group
 from ramen.experiments.analysis.sweep_curve import LINES, Sweep
 from ramen.experiments.plan.variations import BATCH, NAMED
 
-_LEAST_POINTS = 3  # two values are two rows of a table, three are a curve
+_LEAST_POINTS = 3  # two values stay rows of a table, three make a curve
 
 
-@dataclass(frozen=True)
-class Swept:
-    """A sweep and the groups behind its points."""
+def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Sweep]]:
+    """The groups that stay in a setting's tables, and the sweeps.
 
-    sweep: Sweep
-    groups: tuple[Group, ...]
-
-
-def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Swept]]:
-    """Take the points of sweeps out of one setting's groups.
-
-    A sweep is three groups or more of one method that differ in a single parameter. The group that all of its
-    sweeps have in common stays in the table.
+    A sweep is at least three groups of one method that differ in a single parameter. The group that all
+    sweeps of a method share stays in the tables.
     """
     sweeps, moved = [], []
     families: dict[tuple[str, Any], list[Group]] = {}
@@ -37,13 +28,13 @@ def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Swept]]:
             by_parameter.setdefault(parameter, [base]).append(other)
         for parameter, members in by_parameter.items():
             if len(members) >= _LEAST_POINTS:
-                sweeps.append(_swept(parameter, members, groups))
+                sweeps.append(_sweep(parameter, members, groups))
                 moved += members[1:]
     return [one for one in groups if not any(one is other for other in moved)], sweeps
 
 
 def own_groups(groups: Sequence[Group]) -> dict[str, Group]:
-    """For each method its first group that is no variant."""
+    """For each method its first group that is not a variant."""
     return {one.method: one for one in reversed(groups) if one.experiment["label"] is None}
 
 
@@ -54,37 +45,37 @@ def reference_lines(groups: Sequence[Group], methods: Sequence[str] = LINES) -> 
 
 
 def single_and_mixed(settings: Sequence[Sequence[Group]]) -> list[dict[str, list[Group]]]:
-    """Groups of the same data and model whose domains come singly, and mixed; by protocol."""
+    """Groups of the same data and model that ran with single and with mixed domains, by protocol."""
     pairs: dict[str, dict[str, list[Group]]] = {}
     for groups in settings:
         protocol = groups[0].experiment["protocol"]
         if protocol in ("single", "mixed"):
-            pairs.setdefault(_beside_protocol(groups[0]), {}).setdefault(protocol, list(groups))
+            pairs.setdefault(_all_but_protocol(groups[0]), {}).setdefault(protocol, list(groups))
     return [pair for pair in pairs.values() if len(pair) == 2]
 
 
 def ablations(settings: Sequence[Sequence[Group]]) -> list[dict[str, dict[str, Group]]]:
-    """Variants with a label, and last the method they vary: by label, then by protocol.
+    """Variants by label and protocol, and last the method that they are variants of.
 
-    Labels that begin alike, as in ``weights: none``, make a family of their own.
+    Labels with the same prefix, as in ``weights: none``, make a family of their own.
     """
     found: dict[tuple[str, str, str], dict[str, dict[str, Group]]] = {}
     for groups in settings:
         for one in groups:
             if one.experiment["label"] is not None:
-                key = (_beside_protocol(one), one.method, _family(one))
+                key = (_all_but_protocol(one), one.method, _family(one))
                 by_protocol = found.setdefault(key, {}).setdefault(one.title, {})
                 by_protocol.setdefault(one.experiment["protocol"], one)
     for (place, method, _), variants in found.items():
         for groups in settings:
             own = own_groups(groups).get(method)
-            if own is not None and _beside_protocol(own) == place:
+            if own is not None and _all_but_protocol(own) == place:
                 variants.setdefault(own.title, {}).setdefault(own.experiment["protocol"], own)
     return [dict(sorted(variants.items(), key=_variant_order)) for variants in found.values()]
 
 
 def _variant_order(variant: tuple[str, dict[str, Group]]) -> tuple[bool, int]:
-    """As the paper has them, others in front, the method itself last."""
+    """The paper's order, unknown variants first, the method itself last."""
     label, groups = variant
     itself = all(one.experiment["label"] is None for one in groups.values())
     known = [name for names in (NAMED["ablation"], NAMED["weights"]) for name in names]
@@ -97,7 +88,7 @@ def _family(one: Group) -> str:
     return before if colon else ""
 
 
-def _beside_protocol(group: Group) -> str:
+def _all_but_protocol(group: Group) -> str:
     names = ("data", "model", "data_options", "templates")
     return json.dumps([group.experiment[name] for name in names], sort_keys=True)
 
@@ -107,12 +98,12 @@ def _changed(group: Group) -> bool:
 
 
 def _facts(group: Group) -> dict[str, Any]:
-    beside = {name: group.experiment.get(name) for name in (BATCH, "device", "dtype")}
-    return {**group.parameters, **beside}
+    others = {name: group.experiment.get(name) for name in (BATCH, "device", "dtype")}
+    return {**group.parameters, **others}
 
 
 def _neighbours(base: Group, family: Sequence[Group]) -> list[tuple[str, Group]]:
-    """The others that differ from ``base`` in one parameter, and in which."""
+    """The groups that differ from ``base`` in one parameter, with that parameter."""
     found = []
     own = _facts(base)
     for other in family:
@@ -123,10 +114,7 @@ def _neighbours(base: Group, family: Sequence[Group]) -> list[tuple[str, Group]]
     return found
 
 
-def _swept(parameter: str, members: Sequence[Group], groups: Sequence[Group]) -> Swept:
+def _sweep(parameter: str, members: Sequence[Group], groups: Sequence[Group]) -> Sweep:
     method = members[0].method
     lines = [own for name, own in own_groups(groups).items() if name in LINES and name != method]
-    results = [result for one in (*members, *lines) for result in one.results]
-    sweep = Sweep.from_results(results, parameter, method)
-    values = {json.dumps(_facts(one).get(parameter)): one for one in members}
-    return Swept(sweep, tuple(values[json.dumps(point.value)] for point in sweep.points))
+    return Sweep.from_groups([*members, *lines], parameter, method)

@@ -1,61 +1,65 @@
-"""One page with everything that results tell: tables, figures, and the settings behind every number."""
+"""One page for a set of results: tables, figures, and the settings of every number."""
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ramen.experiments.analysis.grouping import Collection, collect
+from ramen.experiments.html import Markup, element
 from ramen.experiments.report import comparisons, figures, studies
 from ramen.experiments.report.document import Page, document
-from ramen.experiments.report.html import Markup, element, render
 from ramen.experiments.report.provenance import settings_block
-from ramen.experiments.report.stream_settings import Setting, details, settings_of
-from ramen.experiments.report.tables import accuracy_table, change_table, cost_table
+from ramen.experiments.report.sections import SettingSection, details, make_sections
+from ramen.experiments.tables.accuracy import averages_table
+from ramen.experiments.tables.changes import changes_table
+from ramen.experiments.tables.cost import cost_table
+from ramen.experiments.tables.html import html_table
+from ramen.experiments.tables.table import Table
+from ramen.utils import atomic_files
 
 
 def write_report(paths: Sequence[Path | str], out: Path | str, *, title: str = "Results") -> Collection:
     """Read results and write the page; the same results give the same bytes.
 
     Args:
-        paths: Result files, or folders with result files somewhere below.
-        out: The HTML file; folders on the way are made.
+        paths: Result files, or folders to search for them.
+        out: The HTML file; missing parent folders are created.
         title: The page's heading.
     """
     found = collect(paths)
-    out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(make_page(found, title=title), encoding="utf-8")
+    atomic_files.write_text(out, make_page(found, title=title))
     return found
 
 
 def make_page(found: Collection, *, title: str = "Results") -> str:
-    """The page as text, with nothing in it that has to be fetched."""
-    settings = settings_of(found)
+    """The self-contained page as text."""
+    sections = make_sections(found)
     page = Page()
     shown, left_out = _studies(found)
     if found.warnings or left_out:
         items = [element("li", warning) for warning in (*found.warnings, *left_out)]
-        page.add("left-out", "Left out", element("ul", *items, class_="bad"))
-    if settings:
-        page.add("overview", "Overview", render(comparisons.overview(settings)))
-    for setting in settings:
-        page.add(setting.anchor, setting.name, *_setting_parts(setting))
-    comparisons.add_pairs(page, settings)
-    comparisons.add_ablations(page, settings)
-    comparisons.add_sweeps(page, settings)
+        page.add("left-out", "Not shown", element("ul", *items, class_="bad"))
+    if sections:
+        page.add("overview", "Overview", html_table(comparisons.overview(sections), "overview-table"))
+    for section in sections:
+        page.add(section.anchor, section.name, *_section_parts(section))
+    comparisons.add_pairs(page, sections)
+    comparisons.add_ablations(page, sections)
+    comparisons.add_sweeps(page, sections)
     for place, study in enumerate(shown):
         title_of = str(study.get("title") or study["study"])
         page.add(f"study-{place}", title_of, *studies.parts(study, place))
-    blocks = [settings_block(row, setting.name) for setting in settings for row in setting.all_rows]
+    blocks = [settings_block(row, section.name) for section in sections for row in section.all_rows]
     if blocks:
-        note = "Everything that decided a number, as it was written down with the result."
-        page.add("settings", "Settings behind every number", element("p", note, class_="soft"), *blocks)
-    return document(title, _summary(found, settings), page)
+        note = "Everything that decided a number, as recorded with the result."
+        page.add("settings", "Settings of every number", element("p", note, class_="soft"), *blocks)
+    return document(title, _summary(found, sections), page)
 
 
 def _studies(found: Collection) -> tuple[list[dict[str, Any]], list[str]]:
-    """Those that can be shown, and what is to be said of everything else that is no run."""
+    """The studies that can be shown, and why other results cannot."""
     shown, left_out = [], []
     for one in sorted(found.others, key=lambda one: json.dumps(one, sort_keys=True)):
         reason = (
@@ -68,31 +72,37 @@ def _studies(found: Collection) -> tuple[list[dict[str, Any]], list[str]]:
     return shown, left_out
 
 
-def _setting_parts(setting: Setting) -> Iterator[Markup]:
-    first = setting.groups[0]
+def _section_parts(section: SettingSection) -> Iterator[Markup]:
+    first = section.groups[0]
     images = sum(first.results[0]["scores"]["images"].values())
-    seeds = sorted({seed for one in setting.groups for seed in one.seeds})
+    seeds = sorted({seed for one in section.groups for seed in one.seeds})
     facts = (
         f"{images:,} images of {len(first.domains)} domain{'s'[: len(first.domains) != 1]}, "
         f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}; {details(first.experiment)}."
     )
     yield element("p", facts, class_="soft")
-    yield render(accuracy_table(setting.rows, f"{setting.anchor}-accuracy"))
-    plain = [row for row in setting.rows if row.group.experiment["label"] is None] or setting.rows
-    variants = [row for row in setting.rows if row not in plain]
-    yield from figures.domain_figures(plain, setting.name)
-    yield render(change_table(setting.rows, f"{setting.anchor}-changes"))
-    yield figures.change_figure(plain, setting.name)
-    yield render(cost_table(setting.rows, f"{setting.anchor}-cost"))
-    yield from figures.time_figures(plain, setting.name)
-    yield from figures.composition_figures(plain, setting.name)
-    more = figures.composition_figures(variants, setting.name)
+    accuracy = averages_table(section.rows, with_domains=True)
+    yield _titled(accuracy, "Accuracy, %", f"{section.anchor}-accuracy")
+    plain = [row for row in section.rows if row.group.experiment["label"] is None] or section.rows
+    variants = [row for row in section.rows if row not in plain]
+    yield from figures.domain_figures(plain, section.name)
+    yield _titled(changes_table(section.rows), "Repaired, broken, calibrated", f"{section.anchor}-changes")
+    yield figures.change_figure(plain, section.name)
+    yield _titled(cost_table(section.rows), "Time and memory", f"{section.anchor}-cost")
+    yield from figures.time_figures(plain, section.name)
+    yield from figures.composition_figures(plain, section.name)
+    more = figures.composition_figures(variants, section.name)
     if more:
-        yield element("details", element("summary", "The same of the variants"), element("div", *more))
+        yield element("details", element("summary", "The same for the variants"), element("div", *more))
 
 
-def _summary(found: Collection, settings: Sequence[Setting]) -> str:
-    rows = [row for one in settings for row in one.all_rows]
+def _titled(table: Table, title: str, anchor: str) -> Markup:
+    """A table below a section's heading, which already names the setting."""
+    return html_table(replace(table, title=title), anchor)
+
+
+def _summary(found: Collection, sections: Sequence[SettingSection]) -> str:
+    rows = [row for one in sections for row in one.all_rows]
     methods = {row.group.method for row in rows}
     commits = sorted(
         {str(run["provenance"].get("commit"))[:12] for run in found.results if "provenance" in run} - {"None"}
@@ -105,7 +115,7 @@ def _summary(found: Collection, settings: Sequence[Setting]) -> str:
         _counted(len({seed for row in rows for seed in row.group.seeds}), "seed"),
     ]
     made = f" Commit {', '.join(commits)}." if commits else ""
-    return f"{', '.join(words)}.{made} Column heads sort; names lead to the settings behind their numbers."
+    return f"{', '.join(words)}.{made} Click a column's head to sort, or a name to see its settings."
 
 
 def _counted(number: int, what: str) -> str:

@@ -1,1 +1,1 @@
-"""Running experiments: one method through one stream, checkpoints, results."""
+"""Running experiments: one method on one stream, checkpoints, results."""

@@ -1,4 +1,4 @@
-"""What a run costs: seconds by stage, peaks of memory."""
+"""What a run costs: seconds per stage, peak memory."""
 
 import resource
 import sys
@@ -14,7 +14,7 @@ STAGES = ("read", "preprocess", "predict", "zero_shot", "score")
 
 
 class Stopwatch:
-    """Seconds by stage; threads may use it at once, then stages that overlap in time all count in full."""
+    """Seconds per stage. Threads may share it; stages that overlap in time all count in full."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -22,7 +22,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time what happens inside."""
+        """Time the block."""
         start = time.perf_counter()
         try:
             yield
@@ -32,12 +32,12 @@ class Stopwatch:
                 self.seconds[name] += spent
 
     def restore(self, seconds: Mapping[str, float]) -> None:
-        """Go on from the seconds of an earlier part of the run."""
+        """Continue from the seconds of an earlier part of the run."""
         self.seconds = {name: float(seconds[name]) for name in STAGES}
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the device has done all that it was given."""
+    """Wait until the device has finished all of its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -52,10 +52,10 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 class PeakMemory:
-    """The highest use of memory since this was made.
+    """The highest memory use since this object was created.
 
     On the device it is what torch had allocated, weights included. On the host it is the resident memory of
-    the whole process; where the system cannot begin to count anew, since the process started.
+    the whole process; since the process started, if the system cannot reset its count.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -67,11 +67,11 @@ class PeakMemory:
         self._earlier_host = 0
 
     def restore(self, device_bytes: int | None, host_bytes: int) -> None:
-        """Take over the peaks of an earlier part of the run."""
+        """Continue from the peaks of an earlier part of the run."""
         self._earlier_device, self._earlier_host = device_bytes, host_bytes
 
     def device_bytes(self) -> int | None:
-        """None where torch does not count."""
+        """The peak on the device; None if torch does not count it."""
         if self.device.type != "cuda":
             return None
         return max(torch.cuda.max_memory_allocated(self.device), self._earlier_device or 0)
@@ -83,7 +83,7 @@ class PeakMemory:
 
 def _restart_host_peak() -> bool:
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes the present use
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: reset the peak to the current use
     except OSError:
         return False
     return True

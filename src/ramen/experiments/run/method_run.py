@@ -1,13 +1,15 @@
-"""One method on its way through one stream."""
+"""One method on one stream, from the first image to the result."""
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ramen.data.streams.stream import Stream
@@ -15,22 +17,24 @@ from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint
-from ramen.experiments.run.feed import Feed, workers_for
 from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.run.outcome import Outcome
+from ramen.methods._answers import Prediction
 from ramen.methods._registry import create
 from ramen.models.classifier import ZeroShotClassifier
+from ramen.models.prefetch import prefetch_reads
 
 _METHOD, _OUTCOME = "method.", "outcome."
+_MOST_THREADS = 8
 
 
-class Run:
-    """A run from its first picture to its result.
+class MethodRun:
+    """A method's run over a stream.
 
     Args:
-        experiment: What is run.
+        experiment: The settings.
         classifier: What the method adapts.
-        stream: What it sees.
+        stream: The images.
     """
 
     def __init__(self, experiment: Experiment, classifier: ZeroShotClassifier, stream: Stream) -> None:
@@ -41,10 +45,10 @@ class Run:
         self.done = self.batches = self.resumed = 0
         self.first_batch: float | None = None
         self.started = provenance.now()
-        self._refused_before = 0  # in the parts of the stream that are over
+        self._refused_before = 0  # in earlier parts of the stream
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must be of to go on from it."""
+        """What must be equal for the run to resume from a checkpoint."""
         return {
             "experiment": {**self.experiment.identity(), "parameters": self.experiment.all_parameters()},
             "stream": self.stream.identity()["order"],
@@ -53,26 +57,42 @@ class Run:
             "version": provenance.versions()["ramen"],
         }
 
-    def go(self, checkpoint: Checkpoint, progress: Callable[["Run"], object] = lambda run: None) -> None:
-        """Go through the rest of the stream; a KeyboardInterrupt leaves a checkpoint first."""
-        feed = Feed(self.stream, self.classifier, self.clock, workers_for(self.classifier.device))
+    def go(
+        self,
+        checkpoint: Checkpoint | None = None,
+        progress: Callable[["MethodRun"], object] = lambda run: None,
+        observe: Callable[[slice, Prediction], object] = lambda batch, prediction: None,
+    ) -> None:
+        """Process the rest of the stream; a KeyboardInterrupt is raised after a checkpoint.
+
+        Args:
+            checkpoint: Where to save the run on its way.
+            progress: Called after each batch.
+            observe: Called with each batch and the method's answer.
+        """
         left = [b for b in self.stream.batches(self.experiment.batch) if b.start >= self.done]
-        with _interruption() as interrupted:
-            for batch, images in feed.batches(left):
-                self._step(batch, images)
+        threads = _preparing_threads(self.classifier.device)
+        prepared = prefetch_reads(
+            left, self.stream.read, self.classifier, threads=threads, stage=self.clock.stage
+        )
+        with _interruption() as interrupted, closing(prepared):
+            for batch, images in zip(left, prepared, strict=True):
+                observe(batch, self._step(batch, images))
                 progress(self)
-                if self.done < len(self.stream) and (
-                    self._between_parts or checkpoint.due() or interrupted.is_set()
-                ):
+                if checkpoint is not None and self._should_save(checkpoint, interrupted.is_set()):
                     checkpoint.save(self.state)
                 if interrupted.is_set():
                     raise KeyboardInterrupt
+
+    def _should_save(self, checkpoint: Checkpoint, interrupted: bool) -> bool:
+        finished = self.done == len(self.stream)
+        return not finished and (self._between_parts or checkpoint.due() or interrupted)
 
     @property
     def _between_parts(self) -> bool:
         return self.done in self.stream.resets
 
-    def _step(self, batch: slice, images: Tensor) -> None:
+    def _step(self, batch: slice, images: Tensor) -> Prediction:
         if batch.start in self.stream.resets:
             self._refused_before += self.method.images_refused
             self.method.reset()
@@ -88,22 +108,23 @@ class Run:
         if self.first_batch is None:
             self.first_batch = time.perf_counter() - start
         with self.clock.stage("zero_shot"):
-            _ = answer.zero_shot_logits  # computed now, where the method had no use for it
+            _ = answer.zero_shot_logits  # computed now, unless the method needed it
             wait_for(device)
         with self.clock.stage("score"):
             self.outcome.add(batch, answer)
         self.done = batch.stop
         self.batches += 1
+        return answer
 
     @property
     def refused(self) -> int:
-        """Pictures that were answered zero-shot because something about them was not finite."""
+        """Images that were answered zero-shot because something about them was not finite."""
         return self._refused_before + self.method.images_refused
 
-    # -- broken off and continued -----------------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All that is needed to go on from here."""
+        """All that is needed to resume from here."""
         facts = {
             "done": self.done,
             "batches": self.batches,
@@ -116,12 +137,12 @@ class Run:
             "resumed": self.resumed,
         }
         tensors = {_OUTCOME + name: tensor for name, tensor in self.outcome.state(self.done).items()}
-        if not self._between_parts:  # there the method is about to be reset
+        if not self._between_parts:  # between parts the method is about to be reset
             tensors |= {_METHOD + name: tensor for name, tensor in self.method.state_dict().items()}
         return facts, tensors
 
     def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from what ``state`` gave; where that does not fit, an error, and this must not be used."""
+        """Resume from what ``state`` returned. After an error this object must not be used."""
         parts: dict[str, dict[str, Tensor]] = {_OUTCOME: {}, _METHOD: {}}
         for name, tensor in tensors.items():
             kind = next(kind for kind in parts if name.startswith(kind))
@@ -135,10 +156,10 @@ class Run:
         self.first_batch, self.started = facts["first_batch"], facts["started"]
         self._refused_before, self.resumed = facts["refused"], facts["resumed"] + 1
 
-    # -- the end ------------------------------------------------------------------------------------------
+    # -- the result ---------------------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any]:
-        """What is written to disk."""
+        """The result in plain values, as it is written to disk."""
         experiment, method = self.experiment, self.method
         forwards, backwards = method.passes()
         with self.clock.stage("score"):
@@ -177,12 +198,17 @@ class Run:
         }
 
 
+def _preparing_threads(device: torch.device) -> int:
+    """How many threads prepare batches: none if that would take the cores that compute."""
+    return 0 if device.type == "cpu" else min(_MOST_THREADS, os.cpu_count() or 1)
+
+
 @contextmanager
 def _interruption() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that a batch is finished first; pressed again it interrupts at once."""
+    """Ctrl-C sets the event, so that the batch is finished first; a second Ctrl-C interrupts immediately."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # signals do not come here
+        yield event  # signals reach only the main thread
         return
     before = signal.getsignal(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""What was answered, picture by picture, and the scores that follow from it."""
+"""The answers to the images of a stream, and the scores that follow from them."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from ramen.methods._answers import Prediction, Support
 
 
 class Outcome:
-    """The answers of a method and of the classifier alone to the pictures of a stream, as far as it has come.
+    """The answers of a method, and of the classifier without adaptation, to a stream so far.
 
     Args:
-        stream: Whose pictures they are.
-        retrieves: Whether answers come with the entries behind them.
+        stream: The images.
+        retrieves: Whether the method reports which memory entries supported its answers.
     """
 
     def __init__(self, stream: Stream, retrieves: bool) -> None:
@@ -36,7 +36,7 @@ class Outcome:
         self.hits = self.zero_shot_hits = 0
 
     def add(self, batch: slice, prediction: Prediction) -> None:
-        """Note the answers to a batch."""
+        """Record the answers to a batch."""
         self.predicted[batch] = prediction.labels.cpu()
         self.confidence[batch] = scoring.confidences(prediction.logits).cpu()
         zero_shot = prediction.zero_shot_logits
@@ -52,18 +52,18 @@ class Outcome:
         tags, valid = support.tags.cpu(), support.valid.cpu()
         self.composition += scoring.composition(self.domains[batch], tags, valid, len(self.names))
 
-    # -- a run that is broken off ---------------------------------------------------------------------
+    # -- checkpoints ----------------------------------------------------------------------------------
 
     def state(self, done: int) -> dict[str, Tensor]:
-        """The answers to the first ``done`` pictures."""
+        """The answers to the first ``done`` images."""
         parts = {name: getattr(self, name)[:done].clone() for name in _ANSWERS}
         return parts if self.composition is None else {**parts, "composition": self.composition.clone()}
 
     def restore(self, state: Mapping[str, Tensor], done: int) -> None:
-        """Take over what ``state`` gave; ValueError where it does not fit."""
+        """Resume from what ``state`` returned; ValueError if it does not fit."""
         expected = {*_ANSWERS, *(() if self.composition is None else ("composition",))}
         if set(state) != expected or any(state[name].shape != (done,) for name in _ANSWERS):
-            raise ValueError(f"it must hold {', '.join(sorted(expected))} of {done} pictures")
+            raise ValueError(f"it must hold {', '.join(sorted(expected))} of {done} images")
         if self.composition is not None:
             if state["composition"].shape != self.composition.shape:
                 raise ValueError("composition has another number of domains")
@@ -76,7 +76,7 @@ class Outcome:
     # -- scores ---------------------------------------------------------------------------------------
 
     def scores(self, refused: int) -> dict[str, Any]:
-        """The block "scores" of a result; domains without pictures are left out."""
+        """The block "scores" of a result, without domains that have no images."""
         present, domains = torch.unique(self.domains, return_inverse=True)
         names, count = [self.names[number] for number in present.tolist()], len(present)
         correct, plain = self.predicted == self.labels, self.zero_shot == self.labels
@@ -103,14 +103,14 @@ class Outcome:
         }
 
     def composition_block(self) -> dict[str, Any] | None:
-        """The block "composition": whose entries supported whose answers; None where nothing is retrieved."""
+        """The block "composition": the domains of the entries that supported each domain's images, if any."""
         if self.composition is None:
             return None
         images = torch.bincount(self.domains, minlength=len(self.names)).double()
         present = images.nonzero()[:, 0]
         counts = self.composition[present][:, present]
         shares = images[present] / images.sum()
-        supported = counts.sum(1) > 0  # a domain whose pictures were all refused has no support
+        supported = counts.sum(1) > 0  # a domain whose images were all refused has no support
         own = 100 * (counts.diagonal() / counts.sum(1).clamp_min(1))[supported].double()
         weights = shares[supported]
         return {

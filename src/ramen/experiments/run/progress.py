@@ -1,19 +1,25 @@
-"""How far runs are: a bar with the rate and the accuracies so far."""
+"""Progress bars of runs, with the rate and the accuracies so far."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ramen.experiments.run.method_run import Run
+from ramen.experiments.run.method_run import MethodRun
 
 
 class Bars:
-    """A bar for the run under way."""
+    """Progress bars on a console, within a ``with`` block.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: Where they are shown.
+        keep: Leave the bars of what is finished on the console.
+    """
+
+    def __init__(self, console: Console, *, keep: bool = False) -> None:
+        self._keep = keep
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -21,7 +27,7 @@ class Bars:
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
             console=console,
-            transient=True,
+            transient=not keep,
         )
 
     def __enter__(self) -> "Bars":
@@ -32,19 +38,31 @@ class Bars:
         self._progress.stop()
 
     @contextmanager
-    def show(self, run: Run) -> Iterator[Callable[[Run], None]]:
-        """A bar for ``run``; the function takes it on."""
+    def show(self, run: MethodRun, name: str | None = None) -> Iterator[Callable[[MethodRun], None]]:
+        """A bar for ``run``, with its rate and accuracies; the function that it yields updates the bar."""
         first, start = run.done, time.perf_counter()
-        name = f"{run.experiment.label or run.experiment.method} seed {run.experiment.seed}"
-        task = self._progress.add_task(name, total=len(run.stream), completed=first, status="")
+        name = name or f"{run.experiment.label or run.experiment.method} seed {run.experiment.seed}"
 
-        def advance(run: Run) -> None:
+        def update(run: MethodRun) -> None:
             rate = (run.done - first) / (time.perf_counter() - start)
             now, before = (100 * hits / run.done for hits in (run.outcome.hits, run.outcome.zero_shot_hits))
             status = f"{rate:,.0f} images/s  accuracy {now:.1f} (zero-shot {before:.1f})"
             self._progress.update(task, completed=run.done, status=status)
 
+        with self._task(name, len(run.stream), first) as task:
+            yield update
+
+    @contextmanager
+    def count(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar that counts up to ``total``; the function that it yields adds to the count."""
+        with self._task(name, total) as task:
+            yield lambda more: self._progress.advance(task, more)
+
+    @contextmanager
+    def _task(self, name: str, total: int, completed: int = 0) -> Iterator[TaskID]:
+        task = self._progress.add_task(name, total=total, completed=completed, status="")
         try:
-            yield advance
+            yield task
         finally:
-            self._progress.remove_task(task)
+            if not self._keep:
+                self._progress.remove_task(task)

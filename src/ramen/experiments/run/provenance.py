@@ -1,4 +1,4 @@
-"""Everything about a run that is needed to repeat it, beside the experiment itself."""
+"""Everything that is needed to repeat a run, in addition to the experiment itself."""
 
 import hashlib
 import importlib.metadata
@@ -30,12 +30,12 @@ _PACKAGES = {
 
 
 def now() -> str:
-    """The time in UTC."""
+    """The current time in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
-    """Which model it is, and how it is asked."""
+    """The model, its prompts and its preprocessing."""
     encoder = classifier.encoder
     return {
         "classes": classifier.num_classes,
@@ -46,12 +46,12 @@ def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
         "dtype": str(classifier.dtype).removeprefix("torch."),
         "preprocess": plain(classifier.preprocess.settings()) if classifier.can_preprocess else None,
         "affine_parameters": len(classifier.encoder.base),
-        "path": "fused" if encoder.fused else f"plain: {encoder.plain_reason}",  # equal to rounding
+        "path": "fused" if encoder.fused else f"plain: {encoder.plain_reason}",  # they agree to rounding
     }
 
 
 def dataset_block(dataset: Dataset, root: str | None) -> dict[str, Any]:
-    """Which pictures there are."""
+    """The images of a data set."""
     digest = hashlib.sha256()
     for domain in dataset.domains:
         digest.update(domain.name.encode() + b"\0" + domain.labels.astype("<i8").tobytes())
@@ -66,7 +66,7 @@ def dataset_block(dataset: Dataset, root: str | None) -> dict[str, Any]:
 
 
 def method_block(experiment: Experiment, method: Method, stream: Stream) -> dict[str, Any]:
-    """What the method is, with all of its parameters."""
+    """The method with all of its parameters."""
     return {
         "title": method.info.title,
         "predicts_with": method.info.predicts_with,
@@ -82,7 +82,7 @@ def reset_policy(stream: Stream) -> str:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """What it ran on."""
+    """The hardware of a run."""
     name = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -98,10 +98,10 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Of this package and of what numbers depend on."""
+    """Versions of this package and of those that decide its numbers."""
     return {
         "ramen": ramen.__version__,
-        "torch": str(torch.__version__),  # unlike the package's, with its build
+        "torch": str(torch.__version__),  # with the build, unlike the package's version
         **{name: _version(package) for name, package in _PACKAGES.items()},
         "python": platform.python_version(),
     }
@@ -116,10 +116,10 @@ def _version(package: str) -> str | None:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout that this package is imported from; None where it is none."""
+    """The commit of the checkout that this package is imported from; None if it is installed."""
     folder = Path(ramen.__file__).parent
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None  # a repository around an installed package is somebody else's
+        return None  # a repository around an installed package is not ours
     head = _git(folder, "rev-parse", "HEAD")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     return None if not head else f"{head}+changes" if changed else head

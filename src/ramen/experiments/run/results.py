@@ -1,50 +1,37 @@
-"""One result, one JSON file: there whole or not at all, and recognised when it is damaged."""
+"""Result files: one JSON file per result, written atomically and checked when read."""
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-SCHEMA = 1  # goes up when files that were written before can no longer be read as they are
+from ramen.utils import atomic_files
+
+SCHEMA = 1  # increased when older files can no longer be read
 _REMEDY = "remove it and run the experiment again"
 
 
 class DamagedResultError(ValueError):
-    """A file that is there but is no result of this schema."""
+    """A file that exists but is not a result of this schema."""
 
 
 def write_result(path: Path | str, result: Mapping[str, Any]) -> None:
-    """Write a result in plain values; whoever reads ``path`` meanwhile finds the old file or the new one.
+    """Write a result in plain values, atomically.
 
     Args:
-        path: The file; folders on the way are made.
+        path: The file; missing parent folders are created.
         result: Dicts with strings as keys, lists, strings, finite numbers, True, False and None.
     """
-    path = Path(path)
     if "schema" in result:
         raise ValueError(f"result must not have a key 'schema', got {result['schema']!r}: it is added here")
     content = {"schema": SCHEMA, **result}
     _require_plain("result", content)
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # beside the file, as a file can be replaced at once only within one file system
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut could leave the new name with nothing in it
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    atomic_files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_result(path: Path | str) -> dict[str, Any]:
-    """What ``write_result`` wrote, without its schema number."""
+    """The content that ``write_result`` wrote, without its schema number."""
     path = Path(path)
     try:
         content = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
@@ -67,7 +54,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _require_plain(where: str, value: object) -> None:
-    """Refuse what would not come back from the file as it is."""
+    """Refuse values that reading the file would not restore."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if type(key) is not str:
@@ -78,6 +65,6 @@ def _require_plain(where: str, value: object) -> None:
             _require_plain(f"{where}[{number}]", inner)
     elif type(value) is float:
         if not math.isfinite(value):
-            raise ValueError(f"{where} must be finite, got {value}; use None for what there is not")
+            raise ValueError(f"{where} must be finite, got {value}; use None for a missing value")
     elif value is not None and type(value) not in (str, int, bool):
         raise TypeError(f"{where} must be a plain value, got {type(value).__name__} {value!r}")

@@ -1,1 +1,1 @@
-"""Studies beside the runs: what similarity tells, what the cache saves, what methods cost."""
+"""Studies: similarity and domains, what the gradient cache saves, what methods cost."""

@@ -1,4 +1,4 @@
-"""What methods cost: time beside that of a plain forward pass, passes, memory."""
+"""What methods cost: time relative to a plain forward pass, passes, memory."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import paper
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run.measure import PeakMemory, seconds
-from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
+from ramen.experiments.studies.study_result import ReportProgress, no_progress, number, study, text_table
 from ramen.experiments.tables.table import Table
 from ramen.methods._registry import create, describe, list_methods
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
@@ -21,18 +21,18 @@ from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.numerics import plain_numerics
 
 NAME = "cost"
-# Timed for a part of their equal rounds; the time is multiplied.
+# Methods of several equal rounds are timed for fewer of them; the time is multiplied.
 SHORTENED: Mapping[str, Mapping[str, Any]] = {"watt": {"rounds": 1}}
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one method took; times are of batches, in seconds, for all of its work."""
+class MethodCost:
+    """The cost of one method; ``seconds`` are those of each timed batch."""
 
     seconds: tuple[float, ...]
-    forwards: int  # passes an image, as the method states
+    forwards: int  # passes per image, as the method states
     backwards: int
-    memory_bytes: int  # the most it will ever keep of the stream
+    memory_bytes: int  # the most that it ever stores of the stream
     peak_device_bytes: int | None
     peak_host_bytes: int | None
 
@@ -43,10 +43,11 @@ def method_cost(
     warm_up: Sequence[Tensor],
     timed: Sequence[Tensor],
     parameters: Mapping[str, Any] | None = None,
-) -> Cost:
-    """A fresh method on some batches; the first ones, which bring its memory into use, are not timed.
+) -> MethodCost:
+    """The cost of a fresh method on some batches; those of ``warm_up`` are not timed.
 
-    Memories that the record takes to be as large as a batch are so, unless ``parameters`` say otherwise.
+    Memories that are as large as a batch according to the method's record are so here, unless ``parameters``
+    set them.
     """
     batch = len(timed[0])
     given = {**dict.fromkeys(describe(name).batch_sized, batch), **(parameters or {})}
@@ -62,15 +63,15 @@ def method_cost(
         for images in timed
     ]
     forwards, backwards = whole.passes()
-    # a peak of the whole process would be that of whichever method came before
+    # a peak of the whole process could be that of an earlier method
     host = peak.host_bytes() if peak.host_scope == "run" else None
-    return Cost(tuple(times), forwards, backwards, whole.memory_bytes(), peak.device_bytes(), host)
+    return MethodCost(tuple(times), forwards, backwards, whole.memory_bytes(), peak.device_bytes(), host)
 
 
 def forward_times(
     classifier: ZeroShotClassifier, warm_up: Sequence[Tensor], timed: Sequence[Tensor]
 ) -> list[float]:
-    """Seconds of a plain forward pass of each timed batch, the unit of cost."""
+    """Seconds of a plain forward pass of each timed batch: the unit of cost."""
 
     @plain_numerics()
     @torch.no_grad()
@@ -91,35 +92,35 @@ def cost_study(
     warm_up: int = 2,
     batches: int = 5,
     batch: int = 100,
-    advance: Advance = no_advance,
+    progress: ReportProgress = no_progress,
 ) -> dict[str, Any]:
     """Time, passes and memory of methods on the first batches of a stream, in a table.
 
     Args:
         classifier: What they adapt.
-        stream: Its first images; all methods get the same.
-        methods: Names; all registered ones without it. One that this classifier cannot serve is told.
-        parameters: For each method that has others than its defaults.
-        warm_up: Batches that come before and are not timed.
-        batches: Batches that are timed; the table has their median.
-        batch: Images in a batch.
-        advance: Called with what is going on, how much of it is done, and how much there is.
+        stream: Its first images are used; all methods get the same.
+        methods: Names; by default all. A method that cannot run on this classifier is listed with the reason.
+        parameters: Of the methods that do not run with their defaults.
+        warm_up: Batches at the start, which are not timed.
+        batches: Batches that are timed; the table shows their median.
+        batch: Images per batch.
+        progress: Called with the step's name, how much of it is done, and how much there is.
     """
     checks.integer("warm_up", warm_up, 0)
     checks.integer("batches", batches, 1)
     names = list_methods() if methods is None else list(methods)
     for name in names:
-        describe(name)  # a wrong name is told before anything starts
+        describe(name)  # raises for an unknown name before anything starts
     parts = stream.batches(batch, drop_last=True)[: warm_up + batches]
     if len(parts) < warm_up + batches:
         raise ValueError(
-            f"the stream has {len(parts)} whole batches of {batch}, needed are {warm_up} + {batches}"
+            f"the stream must have {warm_up} + {batches} whole batches of {batch}, got {len(parts)}"
         )
     images = [classifier.preprocess(stream.read(part)).to(classifier.device) for part in parts]
     unit = statistics.median(forward_times(classifier, images[:warm_up], images[warm_up:]))
     found: dict[str, dict[str, Any]] = {}
     for done, name in enumerate(names):
-        advance(f"timing {name}", done, len(names))
+        progress(f"timing {name}", done, len(names))
         try:
             cost = method_cost(
                 name, classifier, images[:warm_up], images[warm_up:], (parameters or {}).get(name)
@@ -135,7 +136,7 @@ def cost_study(
             "units": median / unit,
             "parameters": plain((parameters or {}).get(name, {})),
         }
-    advance("timing", len(names), len(names))
+    progress("timing", len(names), len(names))
     data = {
         "batch": batch,
         "batches": batches,
@@ -172,14 +173,14 @@ def _table(data: dict[str, Any]) -> Table:
                 times,
             ]
         )
-    heads = ["method", "ms an image", "x forward", "passes (F / B)", "keeps", "peak, device", "peak, host"]
+    heads = ["method", "ms per image", "x forward", "passes (F / B)", "kept", "peak, device", "peak, host"]
     return text_table(
         "Cost",
         [*heads, "paper, x CLIP"],
         rows,
         f"Median of {data['batches']} batches after {data['warm_up']}, without reading and preprocessing. "
-        "keeps: the most that it ever keeps of the stream. peak: all memory in use while it ran, the model's "
-        "included; on the host that of the whole process, with what methods before it may have left. The "
-        "paper's: with reading, on one V100.",
+        "kept: the most that the method ever stores of the stream. peak: all memory in use during its run, "
+        "with the model; on the host that of the whole process, with what earlier methods may have left. "
+        "paper: with reading, on one V100.",
         *notes,
     )

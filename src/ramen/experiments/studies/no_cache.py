@@ -1,7 +1,7 @@
-"""What the cache of gradients saves: the same update from the images of the support set, computed again.
+"""What the gradient cache saves: the same update, recomputed from the images of the support set.
 
-For some queries of a stream, the gradients that Ramen takes from its memory are computed again, from the
-images and the pretrained weights. Both must give the same step; what differs is the time.
+For some queries of a stream, the gradients that Ramen reads from its memory are recomputed from the images
+and the pretrained weights. Both must give the same step; only the time differs.
 """
 
 import math
@@ -17,8 +17,8 @@ from torch import Tensor
 from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import paper
 from ramen.experiments.run.measure import seconds
-from ramen.experiments.studies.study_result import Advance, duration, no_advance, number, study, text_table
-from ramen.experiments.tables.table import Table
+from ramen.experiments.studies.no_cache_tables import equality_table, time_table
+from ramen.experiments.studies.study_result import ReportProgress, no_progress, study
 from ramen.memory.retrieval import Memory
 from ramen.methods._answers import Support
 from ramen.methods._registry import create
@@ -29,24 +29,24 @@ from ramen.utils import checks
 from ramen.utils.numerics import plain_numerics
 
 NAME = "no-cache"
-_TIMED_BATCHES = 5  # the last ones, when the memory is fullest
-# How far the two gradients may lie apart, as a share of their length: what rounding explains, and no more.
+_TIMED_BATCHES = 5  # the last batches, when the memory is fullest
+# The largest difference of the two gradients that rounding explains, relative to their norm.
 _ROUNDING = {torch.float64: 2e-3, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.1}
-_FAITHFUL_CODECS = ("fp32", "fp16")  # others lose more than rounding, on purpose
+_FAITHFUL_CODECS = ("fp32", "fp16")  # other codecs lose more than rounding, by design
 
 
 @dataclass(frozen=True)
 class Query:
-    """One image, answered with cached gradients and with gradients computed again."""
+    """One image, answered with cached and with recomputed gradients."""
 
     position: int  # in the stream
     support: int  # entries
-    seconds: float  # to compute their gradients again
-    relative_difference: float  # length of the gradients' difference, as a share of the gradient's length
-    largest_difference: float  # of one coordinate, as a share of the largest coordinate
-    differing_signs: float  # share of coordinates that step another way
-    largest_differing: float  # the largest coordinate that does, as a share of the largest of all
-    logit_difference: float  # largest, of the answers
+    seconds: float  # to recompute their gradients
+    relative_difference: float  # norm of the difference, relative to the gradient's norm
+    largest_difference: float  # of one coordinate, relative to the largest coordinate
+    differing_signs: float  # share of coordinates with another step
+    largest_differing: float  # the largest such coordinate, relative to the largest of all
+    logit_difference: float  # largest difference of a logit
     same_label: bool
 
 
@@ -59,19 +59,19 @@ def no_cache_study(
     after: int = 1000,
     batch: int = 100,
     seed: int = 0,
-    advance: Advance = no_advance,
+    progress: ReportProgress = no_progress,
 ) -> dict[str, Any]:
-    """Ramen with and without its cache on a slice of a stream, and the time that the whole stream would take.
+    """Ramen with and without its cache on a part of a stream, and the estimated time of the whole stream.
 
     Args:
         classifier: What is adapted.
         stream: Its images are answered in order, ``batch`` at a time.
-        parameters: Of Ramen.
-        queries: How many images are answered without the cache, too.
+        parameters: Ramen's parameters.
+        queries: How many images are also answered without the cache.
         after: How many images fill the memory first (whole batches).
-        batch: Images in a batch, also of the gradients that are computed again.
-        seed: Of Ramen.
-        advance: Called with what is going on, how much of it is done, and how much there is.
+        batch: Images per batch, also when gradients are recomputed.
+        seed: Ramen's seed.
+        progress: Called with the step's name, how much of it is done, and how much there is.
     """
     checks.integer("queries", queries, 1)
     checks.integer("after", after, 0)
@@ -82,24 +82,24 @@ def no_cache_study(
     method = create("ramen", classifier, seed=seed, **(parameters or {}))
     assert isinstance(method, Ramen)
     replay = _Replay(method, stream, batch)
-    found = replay.run(queries, after, advance)
+    found = replay.run(queries, after, progress)
     if not found:
-        raise ValueError("none of the queries could be compared: their images or gradients are not finite")
+        raise ValueError("no query could be compared: their images or gradients are not finite")
     data = _summary(method, stream, replay, found)
     _check(method, data)
     title = f"Ramen without its cache, {len(found)} queries of {stream.dataset.name}"
-    return study(NAME, title, [_time_table(data), _equality_table(data)], data)
+    return study(NAME, title, [time_table(data), equality_table(data)], data)
 
 
 class _Replay:
-    """A method on its way through a stream, with the time of every batch."""
+    """Runs a method over a stream and records the time of every batch."""
 
     def __init__(self, method: Ramen, stream: Stream, batch: int) -> None:
         self.method, self.stream, self.batch = method, stream, batch
         self.times: list[tuple[float, int]] = []  # seconds and images of each batch
-        self.fresh_from = 0  # where the method was last reset: its numbers count from there
+        self.fresh_from = 0  # position of the last reset: entry numbers count from there
 
-    def run(self, queries: int, after: int, advance: Advance) -> list[Query]:
+    def run(self, queries: int, after: int, progress: ReportProgress) -> list[Query]:
         found: list[Query] = []
         asked = 0
         for part in self.stream.batches(self.batch):
@@ -109,7 +109,7 @@ class _Replay:
                 self.fresh_from = part.start
             if part.start < after:
                 self._predict(images, None)
-                advance("filling the memory", min(part.stop, after), after)
+                progress("filling the memory", min(part.stop, after), after)
                 continue
             gradients: list[Tensor] = []
             support = self._predict(images, gradients)
@@ -118,7 +118,7 @@ class _Replay:
                 if support.valid[index].any() and gradients[0][index].isfinite().all():
                     found.append(self._compare(images[index], support, index, gradients[0], part.start))
                 asked += 1
-                advance("computing gradients again", asked, queries)
+                progress("recomputing gradients", asked, queries)
             if asked == queries:
                 break
         return found
@@ -128,7 +128,7 @@ class _Replay:
         return classifier.preprocess(self.stream.read(part)).to(classifier.device)
 
     def _predict(self, images: Tensor, gradients: list[Tensor] | None) -> Support | None:
-        """Answer a batch and note the time; ``gradients`` takes what the method summed from its memory."""
+        """Answer a batch and record its time; ``gradients`` receives the sums from the memory."""
         support: list[Support | None] = []
 
         def answer() -> None:
@@ -193,7 +193,7 @@ def _differences(gradients: Tensor, steps: Tensor) -> dict[str, float]:
 
 @contextmanager
 def _recorded_sums(memory: Memory, into: list[Tensor]) -> Iterator[None]:
-    """Keep what ``memory.aggregate`` returns: the very gradients that the method steps along."""
+    """Record what ``memory.aggregate`` returns: the gradients that the method steps along."""
     original: Callable[..., Tensor] = memory.aggregate
 
     def aggregate(*arguments: Any, **named: Any) -> Tensor:
@@ -207,11 +207,11 @@ def _recorded_sums(memory: Memory, into: list[Tensor]) -> Iterator[None]:
         del memory.aggregate
 
 
-# -- what is told of it -----------------------------------------------------------------------------
+# -- the result -------------------------------------------------------------------------------------
 
 
 def _summary(method: Ramen, stream: Stream, replay: _Replay, found: Sequence[Query]) -> dict[str, Any]:
-    timed = replay.times[1:][-_TIMED_BATCHES:] or replay.times  # the first call also prepares things
+    timed = replay.times[1:][-_TIMED_BATCHES:] or replay.times  # the first call includes preparation
     cached = sum(t for t, _ in timed) / sum(n for _, n in timed)
     support = float(np.mean([query.support for query in found]))
     entry = sum(query.seconds for query in found) / sum(query.support for query in found)
@@ -257,45 +257,3 @@ def _check(method: Ramen, data: dict[str, Any]) -> None:
             f"cached and recomputed gradients differ by {worst:.3g} of their length, more than rounding "
             f"explains ({allowed:g}): the cache is wrong"
         )
-
-
-def _time_table(data: dict[str, Any]) -> Table:
-    spent, whole = data["seconds"], data["whole_stream"]
-    kinds = {
-        "cached": ("with the cache", 1),
-        "recomputed": (f"without, {data['support']:,.0f} entries as here", data["ratio"]),
-        "recomputed_full": (f"without, {data['full_support']:,} entries, the most", data["ratio_full"]),
-    }
-    if data["support"] == data["full_support"]:
-        del kinds["recomputed_full"]
-    rows = [
-        [title, duration(spent[kind]), duration(whole[kind]), number(ratio, 0)]
-        for kind, (title, ratio) in kinds.items()
-    ]
-    printed = data["paper"]
-    for kind, title in (("cached", "paper, with the cache"), ("recomputed", "paper, without")):
-        seconds_in_all = printed[kind]
-        query = duration(seconds_in_all / paper.reported_times()["ramen"].images)
-        rows.append([title, query, duration(seconds_in_all), number(seconds_in_all / printed["cached"], 0)])
-    return text_table(
-        "Time",
-        ["", "a query", f"{data['images']:,} images", "ratio"],
-        rows,
-        f"Measured on {len(data['queries'])} queries after {data['seen_before']:,} images in batches of "
-        f"{data['batch']}, extrapolated to the whole stream, without reading images. Without the cache a "
-        "query costs what it costs with it and the gradients of its support besides.",
-        "The paper's: 150,000 images of CIFAR-100-C, ViT-B/16, 500 entries, one V100.",
-    )
-
-
-def _equality_table(data: dict[str, Any]) -> Table:
-    worst = data["worst"]
-    rows = [
-        ["gradients: length of the difference", f"{worst['relative_difference']:.2e} of the gradient's"],
-        ["gradients: largest difference", f"{worst['largest_difference']:.2e} of the largest coordinate"],
-        ["steps: coordinates that differ", f"{100 * worst['differing_signs']:.3f} %"],
-        ["steps: largest coordinate that differs", f"{worst['largest_differing']:.2e} of the largest"],
-        ["answers: largest difference of a logit", f"{worst['logit_difference']:.2e}"],
-        ["answers: same label", f"{data['same_labels']} of {len(data['queries'])}"],
-    ]
-    return text_table("Cached against recomputed", ["", "worst query"], rows)

@@ -1,4 +1,4 @@
-"""Are similar images of one domain? Pairs of a stream's embeddings in bins of falling similarity."""
+"""Do similar images come from the same domain? Pairs of a stream's images, binned by similarity."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from torch import Tensor
 from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import paper
 from ramen.experiments.studies.similarity_pairs import Bins, exact_bins, sampled_bins
-from ramen.experiments.studies.study_result import Advance, no_advance, number, study, text_table
+from ramen.experiments.studies.study_result import ReportProgress, no_progress, number, study, text_table
 from ramen.experiments.tables.table import Table
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import plain_numerics
@@ -27,24 +27,24 @@ def similarity_study(
     batch: int = 100,
     pairs: int | None = None,
     seed: int = 0,
-    advance: Advance = no_advance,
+    progress: ReportProgress = no_progress,
 ) -> dict[str, Any]:
-    """The share of pairs of one domain, by similarity, among all pairs and those of one pseudo-class.
+    """The share of same-domain pairs by similarity, among all pairs and among those of one pseudo-class.
 
     Args:
-        classifier: Embeds the images, and names their pseudo-classes, without adaptation.
-        stream: Whose images; the order plays no part.
+        classifier: Embeds the images and predicts their pseudo-classes, without adaptation.
+        stream: The images; their order has no effect.
         batch: Images that are embedded at a time.
-        pairs: Draw so many pairs instead of looking at all of them.
-        seed: Decides which.
-        advance: Called with what is going on, how much of it is done, and how much there is.
+        pairs: Draw this many pairs instead of using all of them.
+        seed: Decides which pairs are drawn.
+        progress: Called with the step's name, how much of it is done, and how much there is.
     """
-    embeddings, pseudo_classes = embed(classifier, stream, batch, advance)
+    embeddings, pseudo_classes = embed(classifier, stream, batch, progress)
     usable = embeddings.isfinite().all(1)
     domains = torch.from_numpy(stream.domain.copy()).to(embeddings.device)
     given = embeddings[usable], domains[usable], pseudo_classes[usable]
     if pairs is None:
-        found = exact_bins(*given, advance=lambda done, total: advance("comparing pairs", done, total))
+        found = exact_bins(*given, progress=lambda done, total: progress("comparing pairs", done, total))
     else:
         found = sampled_bins(*given, pairs, seed=seed)
     reported = paper.reported_similarity_bins(_PAPER_DATA)
@@ -62,7 +62,7 @@ def similarity_study(
     }
     return study(
         NAME,
-        f"Pairs of one domain by similarity, {len(stream):,} images of {stream.dataset.name}",
+        f"Same-domain pairs by similarity, {len(stream):,} images of {stream.dataset.name}",
         [_table(data)],
         data,
     )
@@ -71,7 +71,7 @@ def similarity_study(
 @plain_numerics()
 @torch.no_grad()
 def embed(
-    classifier: ZeroShotClassifier, stream: Stream, batch: int, advance: Callable[[str, int, int], object]
+    classifier: ZeroShotClassifier, stream: Stream, batch: int, progress: Callable[[str, int, int], object]
 ) -> tuple[Tensor, Tensor]:
     """Zero-shot embeddings ``(N, d)`` and predicted classes ``(N,)`` of a stream, in its order."""
     embeddings: list[Tensor] = []
@@ -80,7 +80,7 @@ def embed(
         images = classifier.preprocess(stream.read(part)).to(classifier.device)
         embeddings.append(classifier.encode(images))
         classes.append(classifier.logits(embeddings[-1]).argmax(1))
-        advance("embedding", part.stop, len(stream))
+        progress("embedding", part.stop, len(stream))
     return torch.cat(embeddings), torch.cat(classes)
 
 
@@ -106,7 +106,7 @@ def _table(data: dict[str, Any]) -> Table:
         notes.append(f"{data['left_out']:,} images without a finite embedding are left out.")
     notes.append(f"The paper's, of CIFAR-100-C with ViT-B/16: {data['paper_note']}.")
     heads = ["bin", *titles.values(), "paper, %"]
-    return text_table("Share of pairs that are of one domain, by similarity", heads, rows, *notes)
+    return text_table("Share of same-domain pairs by similarity", heads, rows, *notes)
 
 
 def _share(reading: dict[str, Any] | None, place: int) -> str:

@@ -1,10 +1,9 @@
-"""Pairs of images, sorted by similarity into bins of equal count: how many of each bin are of one domain.
+"""Pairs of images in bins of equal count by similarity: how many pairs of each bin come from one domain.
 
-All pairs of N images are N²/2 numbers; they are looked at block by block, twice. The first look counts them
-in fine buckets of similarity, which tells in which buckets the edges of the bins lie. The second look takes
-the pairs of those few buckets apart by their exact fp32 similarity. An edge that falls among equal
-similarities, or between whole numbers of pairs, takes its fraction of them: so the result does not depend on
-any order.
+N images have about N²/2 pairs. They are processed block by block in two passes. The first pass counts them in
+fine buckets of similarity, which shows the buckets that contain the edges of the bins. The second pass sorts
+the pairs of those few buckets by their exact fp32 similarity. If an edge falls among equal similarities, or
+between whole numbers of pairs, each side gets its fraction of them: the result does not depend on any order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +25,14 @@ READINGS = ("all", "class")  # all pairs; those of one pseudo-class
 
 @dataclass(frozen=True)
 class Bins:
-    """One reading of the pairs, from the most similar bin to the least.
+    """The bins of one set of pairs, from the most similar bin to the least.
 
     Attributes:
-        pairs: How many there are, or were drawn.
-        same_domain: How many percent of them are of one domain.
+        pairs: How many pairs there are, or were drawn.
+        same_domain: The percentage of them that come from one domain.
         shares: The same for each bin.
-        edges: The similarities at which the bins end: highest, nine between, lowest.
-        errors: Standard errors of the shares, where the pairs were drawn.
+        edges: The similarities at the edges of the bins, from the highest to the lowest.
+        errors: Standard errors of the shares, if the pairs were drawn.
     """
 
     pairs: int
@@ -59,17 +58,17 @@ def exact_bins(
     bins: int = 10,
     *,
     block: int = _BLOCK,
-    advance: Callable[[int, int], object] = lambda done, total: None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Bins | None]:
-    """All pairs, and those with the same pseudo-class; None for a reading of fewer pairs than bins.
+    """Bins of all pairs, and of those with the same pseudo-class; None for fewer pairs than bins.
 
     Args:
-        embeddings: Unit vectors ``(N, d)``; where they lie is where pairs are counted.
-        domains: A number for each image ``(N,)``.
-        classes: Likewise.
-        bins: How many.
-        block: Images at a time.
-        advance: Called with the blocks that are done and their total.
+        embeddings: Unit vectors ``(N, d)``; pairs are counted on their device.
+        domains: The domain of each image ``(N,)``.
+        classes: The pseudo-class of each image ``(N,)``.
+        bins: The number of bins.
+        block: Images per block.
+        progress: Called with the number of finished blocks and their total.
     """
     checks.integer("bins", bins, 1)
     pairs = _Pairs(_checked(embeddings), domains, classes, checks.integer("block", block, 1))
@@ -80,24 +79,24 @@ def exact_bins(
     for done, (_, bucket, same, alike) in enumerate(pairs, 1):
         code = (alike.long() * 2 + same) * _BUCKETS + bucket
         coarse += torch.bincount(code, minlength=coarse.numel()).view_as(coarse)
-        advance(done, steps)
+        progress(done, steps)
     # pairs of one class count in both readings
     found = {"all": coarse.sum(0).cpu().numpy(), "class": coarse[1].cpu().numpy()}
-    wanted = {name: _edge_buckets(counts.sum(0), bins) for name, counts in found.items()}
-    fine = _within_buckets(pairs, wanted, lambda done: advance(pairs.blocks() + done, steps))
+    edge_buckets = {name: _edge_buckets(counts.sum(0), bins) for name, counts in found.items()}
+    fine = _within_buckets(pairs, edge_buckets, lambda done: progress(pairs.blocks() + done, steps))
     results: dict[str, Bins | None] = {}
     for name, counts in found.items():
         enough = counts.sum() >= bins
-        results[name] = _cut(_refined(counts, wanted[name], fine[name]), bins) if enough else None
+        results[name] = _cut(_refined(counts, edge_buckets[name], fine[name]), bins) if enough else None
     return results
 
 
 def sampled_bins(
     embeddings: Tensor, domains: Tensor, classes: Tensor, pairs: int, bins: int = 10, *, seed: int = 0
 ) -> dict[str, Bins | None]:
-    """As ``exact_bins``, of so many pairs drawn at random (with replacement) for each reading.
+    """As ``exact_bins``, of ``pairs`` pairs drawn at random (with replacement) from each set.
 
-    The standard errors tell how far the shares may be from those of all pairs.
+    The standard errors estimate how far the shares are from those of all pairs.
     """
     embeddings = _checked(embeddings)
     checks.integer("bins", bins, 1)
@@ -192,20 +191,20 @@ def _edge_buckets(counts: NDArray[np.int64], bins: int) -> list[int]:
     if total < bins:
         return []
     below = np.cumsum(counts)
-    # of an edge exactly between two buckets the upper one: its lowest pair ends the bin
+    # for an edge exactly between two buckets the upper one: its lowest pair ends the bin
     edges = np.searchsorted(below, np.arange(bins) * total / bins, side="right")
     return sorted({*edges.tolist(), int(np.flatnonzero(counts)[-1])})
 
 
 def _within_buckets(
-    pairs: _Pairs, wanted: dict[str, list[int]], advance: Callable[[int], object]
+    pairs: _Pairs, edge_buckets: dict[str, list[int]], progress: Callable[[int], object]
 ) -> dict[str, _Counts]:
-    """The pairs of the wanted buckets by exact similarity, for each reading."""
+    """The pairs of those buckets by exact similarity, for each set of pairs."""
     device = pairs.embeddings.device
-    masks = {name: torch.zeros(_BUCKETS, dtype=torch.bool, device=device) for name in wanted}
-    for name, buckets in wanted.items():
+    masks = {name: torch.zeros(_BUCKETS, dtype=torch.bool, device=device) for name in edge_buckets}
+    for name, buckets in edge_buckets.items():
         masks[name][buckets] = True
-    parts: dict[str, list[Tensor]] = {name: [] for name in wanted}
+    parts: dict[str, list[Tensor]] = {name: [] for name in edge_buckets}
     for done, (similarity, bucket, same, alike) in enumerate(pairs, 1):
         for name, mask in masks.items():
             chosen = mask[bucket] if name == "all" else mask[bucket] & alike
@@ -213,7 +212,7 @@ def _within_buckets(
             parts[name].append(torch.stack([values.double(), count.double(), of_one.double()]))
             if len(parts[name]) >= 64:  # so that what is kept stays as small as the different values
                 parts[name] = [_merge_again(parts[name])]
-        advance(done)
+        progress(done)
     merged = {name: _merge_again(found).cpu().numpy() for name, found in parts.items()}
     return {
         name: _Counts(m[0, ::-1], m[1, ::-1].astype(np.int64), m[2, ::-1].astype(np.int64))
@@ -241,15 +240,15 @@ def _sorted_counts(values: Tensor, same: Tensor) -> _Counts:
 
 
 def _refined(coarse: NDArray[Any], buckets: list[int], fine: _Counts) -> _Counts:
-    """All pairs, most similar first: exact where edges lie, whole buckets elsewhere."""
+    """All pairs, most similar first: exact in the buckets with edges, whole buckets elsewhere."""
     counts = coarse.sum(0)
     if int(fine.pairs.sum()) != int(counts[buckets].sum()):
         raise RuntimeError(
-            "similarities came out otherwise in the second look: matrix products here are not reproducible "
+            "similarities differ between the two passes: matrix products are not reproducible on this device "
             "(torch.use_deterministic_algorithms may help)"
         )
     others = np.setdiff1d(np.flatnonzero(counts), buckets)
-    middles = (others + 0.5) / (_BUCKETS // 2) - 1  # only their order counts: no edge lies in them
+    middles = (others + 0.5) / (_BUCKETS // 2) - 1  # only their order matters: they contain no edge
     values = np.concatenate([fine.values, middles])
     order = np.argsort(-values, kind="stable")
     return _Counts(
@@ -269,7 +268,7 @@ def _cut(counts: _Counts, bins: int) -> Bins:
 
 
 def _same_up_to(ranks: NDArray[np.float64], counts: _Counts) -> NDArray[np.float64]:
-    """How many of the so many most similar pairs are of one domain."""
+    """How many of the ``ranks`` most similar pairs come from one domain."""
     reached, same = (np.concatenate([[0], np.cumsum(column)]) for column in (counts.pairs, counts.same))
     return np.asarray(np.interp(ranks, reached, same))
 
@@ -277,8 +276,8 @@ def _same_up_to(ranks: NDArray[np.float64], counts: _Counts) -> NDArray[np.float
 def _errors(counts: _Counts, bins: int) -> tuple[float, ...]:
     """Standard errors in percent of the shares of independent pairs.
 
-    The delta method: with its edges held, a bin's share would be that of so many coin throws; the edges are
-    drawn, too, and move pairs in and out that are of one domain as often as those around the edge.
+    The delta method: with fixed edges, a bin's share would have a binomial error. The edges are
+    estimated too; they move pairs in and out that come from one domain as often as those around the edge.
     """
     total = int(counts.pairs.sum())
     ranks, reach = np.arange(bins + 1) * total / bins, total / (4 * bins)

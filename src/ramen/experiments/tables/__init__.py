@@ -1,1 +1,1 @@
-"""Tables, and how they are written."""
+"""Tables: one model, several formats, and the tables of results."""

@@ -1,4 +1,4 @@
-"""Where tables go: the terminal or a file, in one of the formats."""
+"""Where tables are written: the terminal or a file, in one of the formats."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -6,14 +6,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ramen.experiments.tables.table import FORMATS, Table, csv_text, latex, markdown_page, print_tables, width
+from ramen.experiments.tables.csv_records import csv_text
+from ramen.experiments.tables.latex import latex
+from ramen.experiments.tables.markdown import markdown_page
+from ramen.experiments.tables.table import Table
+from ramen.experiments.tables.terminal import print_tables, width
+from ramen.utils import atomic_files
 from ramen.utils.checks import choice
 
-_ENDINGS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".txt": "rich"}
+FORMATS = ("rich", "markdown", "latex", "csv")
+_SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".txt": "rich"}
 
 
 def choose_format(form: str | None, out: Path | None) -> str:
-    """The format asked for, or the one that the file's ending means; for terminals without either.
+    """The requested format, or the one that the file's suffix stands for; for terminals without either.
 
     >>> choose_format(None, Path("table.tex"))
     'latex'
@@ -22,9 +28,9 @@ def choose_format(form: str | None, out: Path | None) -> str:
         return choice("--format", form, FORMATS)
     if out is None:
         return "rich"
-    if out.suffix not in _ENDINGS:
-        raise ValueError(f"--out {out}: its format is not known by {', '.join(_ENDINGS)}; give --format")
-    return _ENDINGS[out.suffix]
+    if out.suffix not in _SUFFIXES:
+        raise ValueError(f"--out must end with one of {', '.join(_SUFFIXES)}, got {out}; or give --format")
+    return _SUFFIXES[out.suffix]
 
 
 def write(tables: Sequence[Table], form: str, out: Path | None = None) -> None:
@@ -36,14 +42,12 @@ def write(tables: Sequence[Table], form: str, out: Path | None = None) -> None:
     text = as_text(tables, form)
     if out is None:
         print(text, end="")
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", encoding="utf-8", newline="") as file:  # CSV ends its lines itself
-        file.write(text)
+    else:
+        atomic_files.write_text(out, text)
 
 
 def as_text(tables: Sequence[Table], form: str) -> str:
-    """Tables as a file has them."""
+    """Tables as the text of a file."""
     if form == "csv":
         return csv_text(tables)
     if form == "latex":
@@ -56,5 +60,5 @@ def as_text(tables: Sequence[Table], form: str) -> str:
 
 
 def widest_last(tables: Sequence[Table], room: int) -> list[Table]:
-    """Tables that do not fit into a terminal go behind those that do."""
+    """The same tables; those too wide for a terminal come after those that fit."""
     return sorted(tables, key=lambda table: width(table, 0) > room)

@@ -1,0 +1,163 @@
+"""The numbers on the page."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramen.experiments.analysis import paper
+from ramen.experiments.plan.presets import find_preset
+from ramen.experiments.plan.values import plain
+from tests.experiments.report.pages import report
+from tests.fakes.results import sample_result
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Asked for by tests that look at figures."""
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing is most of the time, and most tests here read tables."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("ramen.experiments.report.figures.page_svg", lambda figure: "<svg/>")
+
+
+def whole_stream(method: str, average: float, **changed: Any) -> dict[str, Any]:
+    """As if the paper's stream had been run with its settings, but for those that are ``changed``."""
+    setting, preset = paper.setting("cifar10c"), find_preset(None, "cifar10c", "ViT-B-32/openai")
+    parameters = {**plain(preset.row(method, "mixed")), **changed}
+    run = sample_result(method, average=average, domains=setting.domains, parameters=parameters)
+    run["scores"]["images"] = dict.fromkeys(setting.domains, setting.images // len(setting.domains))
+    run["scores"]["average"] = average
+    return run
+
+
+def test_means_and_deviations_are_those_of_the_seeds(tmp_path: Path) -> None:
+    runs = [sample_result("tent", seed=seed) for seed in range(3)]
+    for run, fog in zip(runs, (70.0, 71.0, 73.0), strict=True):
+        run["scores"]["domains"]["fog"] = fog
+        run["scores"]["average"] = fog - 10
+        run["scores"]["difference"] = {"points": fog - 65, "margin": fog - 70}
+    (row,) = report(tmp_path, runs).table("setting-1-accuracy")
+    # by hand: mean 71 1/3, squares 16/9 + 1/9 + 25/9 = 42/9, over two: 7/3, its root 1.5275; margins 0, 1, 3
+    assert row["Average"] == "61.33 ± 1.53"
+    assert row["fog"] == "71.3 ± 1.5"
+    assert row["Above zero-shot"] == "+6.33 ± 1.33"
+    assert row["Seeds"] == "0 1 2"
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    run = sample_result("tent")
+    run["scores"]["average"] = 61.25
+    (row,) = report(tmp_path, [run]).table("setting-1-accuracy")
+    assert row["Average"] == "61.25"
+
+
+def test_what_was_repaired_and_broken_is_a_share_of_all_images(tmp_path: Path) -> None:
+    run = sample_result("tent")
+    run["scores"]["changes"] = {"both_right": 100, "repaired": 30, "broken": 10, "both_wrong": 60}
+    (row,) = report(tmp_path, [run]).table("setting-1-changes")
+    assert [row[f"{name}, %"] for name in ("Repaired", "Broken", "Net")] == [
+        "15.00",
+        "5.00",
+        "+10.00",
+    ]
+    assert row["Repaired / broken"] == "3.00"
+
+
+def test_costs_and_memory(tmp_path: Path) -> None:
+    runs = [sample_result("ramen", seed=seed) for seed in range(2)]
+    runs[1]["cost"]["memory_bytes"] = 7 * 2**20
+    (row,) = report(tmp_path, runs).table("setting-1-cost")
+    assert row["Kept"] == "7.0"
+    assert row["Passes (F / B)"] == "2 / 1"
+    assert row["Hardware"] == "x86_64"
+    assert not any("device" in name for name in row)  # no run has one
+
+
+def test_settings_do_not_mix(tmp_path: Path) -> None:
+    other = sample_result("tent")
+    other["experiment"]["data_options"] = {"severity": 3}
+    results = [sample_result("tent"), other, sample_result("tent", protocol="single")]
+    reader = report(tmp_path, [*results, sample_result("tent", data="cifar100c", model="ViT-B-16/openai")])
+    for number in range(1, 5):
+        assert len(reader.table(f"setting-{number}-accuracy")) == 1
+    assert "CIFAR-10-C, mixed, ViT-B-32/openai (severity 3, templates ensemble)" in reader.words
+
+
+def test_reported_numbers_are_shown_for_the_papers_experiment(tmp_path: Path) -> None:
+    printed = paper.reported("cifar10c", "ViT-B-32/openai", "mixed", "tent").average
+    runs = [whole_stream("tent", printed.mean + 0.05), whole_stream("sar", 75.0)]
+    reader = report(tmp_path, [*runs, whole_stream("ramen", 70.0, topk=3)])
+    tent, sar, ramen = reader.table("setting-1-accuracy")
+    assert tent["Paper"] == f"{printed.mean:.1f} ± {printed.deviation:.1f}"
+    assert tent["Difference"] == "+0.05"
+    assert ramen["Paper"] == "\N{EN DASH}"
+    marked = [
+        attributes for tag, attributes in reader.elements if tag == "td" and attributes.get("class") == "bad"
+    ]
+    assert len(marked) == 1  # SAR's alone
+    assert (sar["Paper"], sar["Difference"]) == ("69.1 ± 0.2", "+5.90*")
+
+
+def test_a_sweep_is_a_curve_and_leaves_the_table(tmp_path: Path) -> None:
+    base = sample_result("ramen", average=60.0)
+    points = [
+        sample_result("ramen", average=float(50 + k), parameters={"lr": 0.01, "topk": k}) for k in (2, 10, 9)
+    ]
+    reader = report(tmp_path, [*points, base, sample_result("clip", average=50.0)])
+    assert [row["Method"] for row in reader.table("setting-1-accuracy")] == ["CLIP", "Ramen"]
+    assert [row["topk"] for row in reader.table("sweep-1")] == ["2", "5", "9", "10", "CLIP"]
+    alts = [attributes["alt"] for tag, attributes in reader.elements if tag == "img"]
+    assert "Accuracy of Ramen by topk, CIFAR-10-C, mixed, ViT-B-32/openai" in alts
+
+
+def test_two_values_are_two_rows(tmp_path: Path) -> None:
+    other = sample_result("ramen", parameters={"lr": 0.01, "topk": 9})
+    reader = report(tmp_path, [sample_result("ramen"), other])
+    names = [row["Method"] for row in reader.table("setting-1-accuracy")]
+    assert len(set(names)) == 2
+    assert "sweep-1" not in reader.tables
+
+
+def test_variants_stand_beside_their_method(tmp_path: Path) -> None:
+    def variant(label: str | None, protocol: str, **parameters: bool) -> dict[str, Any]:
+        return sample_result("ramen", label=label, protocol=protocol, parameters={"lr": 0.01, **parameters})
+
+    results = [
+        variant(label, protocol, **parameters)
+        for protocol in ("mixed", "single")
+        for label, parameters in (
+            ("w/o PB", {"balance": False}),
+            ("w/o PB & DC", {"balance": False, "consistency": False}),
+            (None, {}),
+        )
+    ]
+    reader = report(tmp_path, results)
+    rows = reader.table("ablation-1")
+    assert [row["Variant"] for row in rows[::2]] == ["w/o PB & DC", "w/o PB", "Ramen"]
+    assert [row["Protocol"] for row in rows[:2]] == ["mixed", "single"]
+    assert "Paper" not in rows[0]  # three domains of made-up data are not the paper's
+    assert "pair-1" in reader.tables
+
+
+def test_a_study_is_shown_with_its_numbers_as_numbers(tmp_path: Path) -> None:
+    shares = {"all": {"shares": [20.0, 5.0]}, "class": None}
+    study = {
+        "kind": "study",
+        "study": "similarity",
+        "title": "Pairs by similarity",
+        "tables": [
+            {"title": "Shares", "columns": ["bin", "all, %"], "rows": [["first", "20.00 ± 0.10"], ["x", "-"]]}
+        ],
+        "data": {"readings": shares, "paper": [40.1, 4.5]},
+        "provenance": {"weights": "sha256:9"},
+    }
+    reader = report(tmp_path, [study])
+    cells = [attributes for tag, attributes in reader.elements if tag == "td"]
+    assert (cells[0]["data-sort"], cells[0]["data-deviation"]) == ("20.0", "0.1")
+    assert "data-sort" not in cells[1]
+    assert any("all pairs, reported in the paper" in str(a["alt"]) for t, a in reader.elements if t == "img")
+    assert "sha256:9" in reader.words
