@@ -12,7 +12,7 @@ def test_describe_lists_all_methods() -> None:
     assert [line.split()[0] for line in result.output.splitlines()] == ramen.list_methods()
 
 
-def test_describe_tells_a_methods_record() -> None:
+def test_describe_shows_a_methods_record() -> None:
     result = runner.invoke(app, ["describe", "ramen"])
     assert result.exit_code == 0
     assert "capacity=750" in result.output

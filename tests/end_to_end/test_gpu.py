@@ -221,9 +221,9 @@ def test_preprocessing_gives_the_numbers_of_the_cpu(mode: str, interpolation: st
 
 def test_a_large_batch_is_resized_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     preprocess, batch = ramen.Preprocess(64), noise(50, 32, 32).cuda()
-    at_once = preprocess(batch)
+    whole = preprocess(batch)
     monkeypatch.setattr(resize, "_DEVICE_WORKSPACE", 2**20)
-    assert torch.equal(preprocess(batch), at_once)
+    assert torch.equal(preprocess(batch), whole)
 
 
 @pytest.mark.parametrize("pinned", [False, True])

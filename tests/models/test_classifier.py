@@ -184,7 +184,7 @@ def test_open_clip_under_inference_mode(tiny_model: str, checkpoint: Path) -> No
     assert not torch.equal(answer.logits, answer.zero_shot_logits)
 
 
-def test_what_a_checkpoint_file_does_not_say_can_be_said(tiny_model: str, checkpoint: Path) -> None:
+def test_what_a_checkpoint_file_does_not_hold_can_be_given(tiny_model: str, checkpoint: Path) -> None:
     own = ramen.Preprocess(32, mean=(0.5,) * 3, std=(0.5,) * 3, resize_mode="squash")
     plain = ZeroShotClassifier.from_open_clip(tiny_model, checkpoint, CLASSES)
     quick = ZeroShotClassifier.from_open_clip(

@@ -29,7 +29,7 @@ def test_weights_are_small_and_come_from_the_default_recipe():
     assert config == json.loads(json.dumps(train.model_config(train.Recipe())))
 
 
-def test_clean_pictures_are_recognised():
+def test_clean_images_are_recognised():
     names = list(OBJECTS) * 5
     pixels, _ = clean(names)
     classifier = load_tiny(list(OBJECTS))
@@ -47,13 +47,13 @@ def test_other_words_for_the_same_objects_are_understood():
 
 
 def test_style_words_are_understood():
-    """The text tower hears more than the object: a picture finds its style's caption."""
+    """The text tower reads more than the object: an image finds the caption of its style."""
     pixels, drawn_in = clean(["fish"] * 45)
     frames = ["a pencil sketch of a {}.", "a silhouette of a {}.", "a watercolour of a {}."]
     classifier = load_tiny(["fish", "key"])
     texts = classifier.encode_text([frame.format("fish") for frame in frames])
     with torch.no_grad():
         found = (classifier.encode(classifier.preprocess(pixels)) @ texts.T).argmax(1).tolist()
-    wanted = {"pencil": 0, "silhouette": 1, "watercolour": 2}
-    hits = [wanted[style] == f for style, f in zip(drawn_in, found, strict=True) if style in wanted]
+    expected = {"pencil": 0, "silhouette": 1, "watercolour": 2}
+    hits = [expected[style] == f for style, f in zip(drawn_in, found, strict=True) if style in expected]
     assert sum(hits) / len(hits) > 0.9

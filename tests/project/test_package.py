@@ -59,15 +59,15 @@ def test_the_readmes_example_runs(tmp_path: Path, tiny_model: str) -> None:
     from PIL import Image
 
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    picture = tmp_path / "picture.png"
-    Image.new("RGB", (40, 30), "red").save(picture)
+    image = tmp_path / "image.png"
+    Image.new("RGB", (40, 30), "red").save(image)
     code = (
         blocks[0]
         .replace('"ViT-B-16", "openai"', f'"{tiny_model}", None')
-        .replace('"photo.jpg"', f'"{picture}"')
+        .replace('"photo.jpg"', f'"{image}"')
     )
     assert tiny_model in code
-    assert str(picture) in code
+    assert str(image) in code
     names: dict[str, object] = {}
     exec(code, names)
     assert names["out"].logits.shape == (1, 3)

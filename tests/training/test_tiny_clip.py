@@ -55,7 +55,7 @@ def test_the_recipe_decides_the_weights(tmp_path, capsys, monkeypatch, caption_t
     assert "48 images drawn" in capsys.readouterr().out
 
 
-def test_training_pictures_do_not_depend_on_the_number_of_workers(monkeypatch):
+def test_training_images_do_not_depend_on_the_number_of_workers(monkeypatch):
     monkeypatch.setattr(train, "_CHUNK", 10)
     one, objects, drawn_in = train.draw_training_set(SMALL, workers=1)
     two = train.draw_training_set(SMALL, workers=2)
@@ -98,7 +98,7 @@ def test_contrastive_loss_against_a_plain_loop():
     assert train.contrastive_loss(images, texts, true, torch.tensor(7.0)).item() == pytest.approx(total)
 
 
-def test_spoilt_pictures_are_what_their_words_say():
+def test_spoilt_images_are_what_their_words_say():
     images = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     spoilt = train.spoil(images, torch.arange(6), torch.Generator().manual_seed(2))
     assert list(captions.QUALITIES) == ["blurry", "noisy", "dark", "bright", "pale"]
