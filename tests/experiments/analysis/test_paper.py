@@ -1,4 +1,4 @@
-"""The reported numbers: some copied by hand, all of them against a file of facts beside the checkout."""
+"""The reported numbers: some copied by hand, all compared with a file of facts next to the checkout."""
 
 import json
 from pathlib import Path
