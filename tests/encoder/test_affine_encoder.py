@@ -262,7 +262,7 @@ def test_half_precision(tower_kind: str, dtype: str, images: Tensor) -> None:
     full, half = AffineEncoder(module), AffineEncoder(module, dtype=dtype)
     assert half.base.dtype == torch.float32
     assert torch.equal(half.base, full.base)
-    assert half.features(images).dtype == getattr(torch, dtype)
+    assert half(images, normalize=False).dtype == getattr(torch, dtype)
     assert half(images).dtype == torch.float32
     assert (half(images) * full(images)).sum(1).min() > 0.99
     exact, rough = sample_gradients(full, images), sample_gradients(half, images)
@@ -279,7 +279,7 @@ def test_norm_statistics_are_computed_in_fp32() -> None:
     encoder = AffineEncoder(norm, dtype="float16")
     images = 300 * torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     expected = nn.functional.layer_norm(images.flatten(1), (12,))
-    torch.testing.assert_close(encoder.features(images).float(), expected, atol=5e-3, rtol=5e-3)
+    torch.testing.assert_close(encoder(images, normalize=False).float(), expected, atol=5e-3, rtol=5e-3)
 
 
 def test_fp16_gradients_of_confident_images_do_not_vanish(images: Tensor) -> None:

@@ -16,6 +16,12 @@ def images() -> Tensor:
     return torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+def features(
+    encoder: AffineEncoder, images: Tensor, affine: Tensor | None = None, statistics: Statistics | None = None
+) -> Tensor:
+    return encoder(images, affine, statistics=statistics, normalize=False)
+
+
 def resnet(device: str | None = None, dtype: str = "float64") -> AffineEncoder:
     return AffineEncoder(testing.small_tower("resnet"), device=device, dtype=dtype)
 
@@ -53,11 +59,11 @@ def test_equals_a_module_in_train_mode(batch: int, images: Tensor) -> None:
     module = use_batch_statistics(testing.small_tower("resnet").double().requires_grad_(False))
     expected, expected_gradient = module_gradient(module, images)
     torch.testing.assert_close(
-        encoder.features(images, statistics=Statistics()), expected, rtol=0, atol=1e-10
+        encoder(images, statistics=Statistics(), normalize=False), expected, rtol=0, atol=1e-10
     )
-    found = gradient(lambda w: encoder.features(images, w, statistics=Statistics()), encoder.base)
+    found = gradient(lambda w: encoder(images, w, statistics=Statistics(), normalize=False), encoder.base)
     torch.testing.assert_close(found, expected_gradient, rtol=1e-8, atol=1e-10)
-    assert (expected - encoder.features(images)).abs().max() > 0.01  # running statistics differ
+    assert (expected - encoder(images, normalize=False)).abs().max() > 0.01  # running statistics differ
 
 
 @pytest.mark.parametrize("bad", [0.0, 50.0, torch.nan, torch.inf])
@@ -73,9 +79,11 @@ def test_an_image_that_is_not_counted_has_no_effect_on_the_others(bad: float, im
 def test_an_image_that_is_not_counted_has_no_effect_on_the_gradient(images: Tensor) -> None:
     encoder, counted = resnet(), truth(1, 0, 1, 1, 0, 1)
     images[~counted] = 7.0
-    expected = gradient(lambda w: encoder.features(images[counted], w, statistics=Statistics()), encoder.base)
+    expected = gradient(
+        lambda w: encoder(images[counted], w, statistics=Statistics(), normalize=False), encoder.base
+    )
     found = gradient(
-        lambda w: encoder.features(images, w, statistics=Statistics(counted))[counted], encoder.base
+        lambda w: encoder(images, w, statistics=Statistics(counted), normalize=False)[counted], encoder.base
     )
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
@@ -89,7 +97,7 @@ def test_an_image_that_is_not_counted_is_normalised_like_the_others() -> None:
     mean, var = rest.mean((0, 2, 3)), rest.var((0, 2, 3), correction=0)
     normalised = (images - mean.view(3, 1, 1)) / (var.view(3, 1, 1) + layer.eps).sqrt()
     expected = encoder._module[2](normalised.flatten(1))
-    found = encoder.features(images, statistics=Statistics(truth(1, 1, 0, 1)))
+    found = encoder(images, statistics=Statistics(truth(1, 1, 0, 1)), normalize=False)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -101,7 +109,7 @@ def test_one_image(images: Tensor) -> None:
     small = AffineEncoder(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 5).double()))
     one = torch.randn(1, 3, 2, 2, dtype=torch.float64)
     torch.testing.assert_close(
-        small.features(one, statistics=Statistics()), small._module[2](layer(one).flatten(1))
+        small(one, statistics=Statistics(), normalize=False), small._module[2](layer(one).flatten(1))
     )
 
 
@@ -110,7 +118,10 @@ def test_if_no_image_is_counted_the_stored_statistics_are_used(share: float, ima
     encoder = resnet()
     nothing = Statistics(torch.zeros(6, dtype=torch.bool), share=share)
     torch.testing.assert_close(
-        encoder.features(images, statistics=nothing), encoder.features(images), rtol=0, atol=1e-10
+        encoder(images, statistics=nothing, normalize=False),
+        encoder(images, normalize=False),
+        rtol=0,
+        atol=1e-10,
     )
     torch.testing.assert_close(nothing.mixed, encoder.base_statistics)
 
@@ -120,9 +131,9 @@ def test_an_infinite_variance_becomes_nan() -> None:
     encoder = AffineEncoder(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5)))
     images = torch.randn(4, 3, 2, 2)
     images[1, 0] = 1e25
-    assert encoder.features(images).isfinite().all()
-    assert encoder.features(images, statistics=Statistics()).isnan().all()
-    assert encoder.features(images, statistics=Statistics(truth(1, 0, 1, 1))).isfinite().all()
+    assert encoder(images, normalize=False).isfinite().all()
+    assert encoder(images, statistics=Statistics(), normalize=False).isnan().all()
+    assert encoder(images, statistics=Statistics(truth(1, 0, 1, 1)), normalize=False).isfinite().all()
 
 
 def test_parameters_per_image(images: Tensor) -> None:
@@ -161,7 +172,7 @@ def test_batch_norm_of_vectors() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4)).double().requires_grad_(False)
     encoder = AffineEncoder(module)
     images = torch.randn(5, 3, 2, 2, dtype=torch.float64)
-    found = encoder.features(images, statistics=Statistics())
+    found = encoder(images, statistics=Statistics(), normalize=False)
     module[2].momentum = 0.0
     torch.testing.assert_close(found, module.train()(images), rtol=0, atol=1e-10)
 
@@ -180,10 +191,12 @@ def test_equals_a_layer_that_mixes(share: float, images: Tensor) -> None:
         batch = images * (1 + index)
         statistics = Statistics(share=share, stored=stored)
         expected, expected_gradient = module_gradient(module, batch)
-        found = gradient(lambda w, b=batch, s=statistics: encoder.features(b, w, statistics=s), encoder.base)
+        found = gradient(
+            lambda w, b=batch, s=statistics: encoder(b, w, statistics=s, normalize=False), encoder.base
+        )
         torch.testing.assert_close(found, expected_gradient, rtol=1e-7, atol=1e-9)
         assert not statistics.mixed.requires_grad
-        features = encoder.features(batch, statistics=statistics)
+        features = encoder(batch, statistics=statistics, normalize=False)
         torch.testing.assert_close(features, expected, rtol=0, atol=1e-9)
         stored = statistics.mixed
         rows = [torch.cat([getattr(layer, kind) for layer in layers]) for kind in ("mean", "var")]
@@ -201,11 +214,11 @@ def test_stored_statistics_alone(images: Tensor) -> None:
         layer.running_var *= 1.5
     statistics = Statistics(share=0, stored=stored)
     torch.testing.assert_close(
-        encoder.features(images, statistics=statistics), module(images).detach(), rtol=0, atol=1e-10
+        encoder(images, statistics=statistics, normalize=False), module(images).detach(), rtol=0, atol=1e-10
     )
     assert torch.equal(statistics.mixed, stored)
-    same = encoder.features(images, statistics=Statistics(share=0))
-    assert torch.equal(same, encoder.features(images))
+    same = encoder(images, statistics=Statistics(share=0), normalize=False)
+    assert torch.equal(same, encoder(images, normalize=False))
 
 
 class _Twice(nn.Module):
@@ -223,7 +236,7 @@ def test_a_layer_that_is_called_twice_continues_from_its_mixture() -> None:
     (layer,) = use_robust_batch_norm(module, 0.25)
     images = 3 + 2 * torch.randn(5, 3, 2, 2, dtype=torch.float64)
     statistics = Statistics(share=0.25)
-    torch.testing.assert_close(encoder.features(images, statistics=statistics), module(images))
+    torch.testing.assert_close(encoder(images, statistics=statistics, normalize=False), module(images))
     torch.testing.assert_close(statistics.mixed, torch.stack([layer.mean, layer.var]))
 
 
@@ -276,7 +289,7 @@ def test_statistics_are_computed_in_fp32() -> None:
         encoder = AffineEncoder(nn.Sequential(layer, nn.Flatten(), nn.Linear(48, 5)), dtype=dtype)
         images = (500 + 20 * torch.randn(8, 3, 4, 4)).to(dtype)
         statistics = Statistics()
-        encoder.features(images, statistics=statistics)
+        encoder(images, statistics=statistics, normalize=False)
         rows = torch.stack([images.double().mean((0, 2, 3)), images.double().var((0, 2, 3), correction=0)])
         torch.testing.assert_close(statistics.mixed.double(), rows, rtol=1e-5, atol=0)
 

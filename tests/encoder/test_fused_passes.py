@@ -47,9 +47,10 @@ def row_per_image(encoder: AffineEncoder, count: int = 5) -> Tensor:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_features_and_gradients_equal_the_modules_own(variant: str) -> None:
     module = tower(**VARIANTS[variant])
-    fast, plain = AffineEncoder(module), AffineEncoder(module, fast=False)
-    assert fast.path == "transformer"
-    assert plain.path == "plain: fast=False"
+    fast, plain = AffineEncoder(module), AffineEncoder(module, fused=False)
+    assert fast.fused
+    assert not fast.plain_reason
+    assert plain.plain_reason == "fused=False"
     batch = images()
     for affine in (fast.base, row_per_image(fast)):
         torch.testing.assert_close(fast(batch, affine), plain(batch, affine), rtol=0, atol=1e-12)
@@ -68,29 +69,29 @@ def test_patches_of_images_anywhere_in_memory(size: int, offset: int, dtype: tor
     """Whole patches, and a remainder that is left out, from any storage offset."""
     module = VisionTransformer(size, 8, 64, 1, 4, 4.0, output_dim=24).to(dtype)
     encoder = AffineEncoder(module)
-    assert encoder.is_fast
+    assert encoder.fused
     numbers = torch.randn(offset + 2 * 3 * size * size, generator=torch.Generator().manual_seed(1))
     batch = numbers.to(dtype)[offset:].view(2, 3, size, size)
     with torch.no_grad():
         expected = module.conv1(batch).flatten(2).transpose(1, 2)
-        tokens = encoder.taken_up(batch)
+        tokens = encoder.prepare(batch)
     torch.testing.assert_close(tokens[:, 1:], expected)
     assert not tokens[:, 0].any()
-    assert torch.equal(encoder.taken_up(batch.to(memory_format=torch.channels_last)), tokens)
+    assert torch.equal(encoder.prepare(batch.to(memory_format=torch.channels_last)), tokens)
 
     rows = torch.cat([batch.flatten(1), torch.ones(2, 1, dtype=dtype)], 1)  # a slice of wider rows
     one = rows[:, :-1].unflatten(1, batch.shape[1:])[:1]
     assert one.is_contiguous()
-    torch.testing.assert_close(encoder.taken_up(one), tokens[:1])
+    torch.testing.assert_close(encoder.prepare(one), tokens[:1])
 
 
 @pytest.mark.parametrize("variant", ["clip", "no norm before"])
 def test_several_passes_can_share_embedded_images(variant: str) -> None:
     module = tower(**VARIANTS[variant])
-    for encoder in (AffineEncoder(module), AffineEncoder(module, fast=False)):
+    for encoder in (AffineEncoder(module), AffineEncoder(module, fused=False)):
         batch, rows = images(), row_per_image(encoder)
-        shared = encoder.taken_up(batch)
-        assert shared.shape == ((5, 26, 64) if encoder.is_fast else batch.shape)
+        shared = encoder.prepare(batch)
+        assert shared.shape == ((5, 26, 64) if encoder.fused else batch.shape)
         for _ in range(2):  # a pass does not change them
             assert torch.equal(encoder(shared, rows), encoder(batch, rows))
         leaf = rows.clone().requires_grad_()
@@ -103,7 +104,7 @@ def test_several_passes_can_share_embedded_images(variant: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_other_dtypes_agree_to_their_rounding(dtype: torch.dtype) -> None:
     module = tower(torch.float32)
-    fast, plain = (AffineEncoder(module, dtype=dtype, fast=choice) for choice in (True, False))
+    fast, plain = (AffineEncoder(module, dtype=dtype, fused=choice) for choice in (True, False))
     batch, rows = images(torch.float32), row_per_image(fast).requires_grad_()
     tolerance = {torch.float32: 1e-5, torch.float16: 0.01, torch.bfloat16: 0.08}[dtype]
     torch.testing.assert_close(fast(batch, rows), plain(batch, rows), rtol=0, atol=tolerance)
@@ -123,7 +124,7 @@ def test_an_image_has_the_same_gradient_alone_and_in_a_batch() -> None:
 
 def test_pixels_beyond_the_last_whole_patch_are_not_seen() -> None:
     module = tower()
-    fast, plain = AffineEncoder(module), AffineEncoder(module, fast=False)
+    fast, plain = AffineEncoder(module), AffineEncoder(module, fused=False)
     wider = torch.cat([images(), images()[..., :3]], dim=3)
     torch.testing.assert_close(fast(wider), plain(wider), rtol=0, atol=1e-12)
 
@@ -153,28 +154,28 @@ def test_images_that_require_a_gradient_get_it_from_the_module() -> None:
 
 def test_passes_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FusedTransformer, "tokens", lambda self, images: torch.ones(len(images), 26, 64))
-    with pytest.warns(UserWarning, match="written-out passes differ from it by"):
+    with pytest.warns(UserWarning, match="the fused passes differ from it by"):
         encoder = AffineEncoder(tower(torch.float32))
-    assert not encoder.is_fast
+    assert not encoder.fused
 
 
-def test_every_kind_of_compile() -> None:
+def test_every_choice_of_fused() -> None:
     embeddings = torch.eye(3, 24)
-    for choice, path in ((True, "transformer"), ("auto", "transformer"), (False, "plain: fast=False")):
-        clf = ramen.ZeroShotClassifier(tower(torch.float32), embeddings, compile=choice)
-        assert clf.encoder.path == path
+    for choice, reason in ((True, ""), ("auto", ""), (False, "fused=False")):
+        clf = ramen.ZeroShotClassifier(tower(torch.float32), embeddings, fused=choice)
+        assert clf.encoder.plain_reason == reason
     resnet = testing.small_classifier("resnet")
-    with pytest.raises(ValueError, match="compile=True: this encoder has no written-out passes"):
-        ramen.ZeroShotClassifier(resnet.encoder, resnet.class_embeddings, compile=True)
-    with pytest.raises(ValueError, match="compile must be True, False or 'auto', got 'yes'"):
-        ramen.ZeroShotClassifier(tower(torch.float32), embeddings, compile="yes")
+    with pytest.raises(ValueError, match="fused=True: this encoder has no fused passes"):
+        ramen.ZeroShotClassifier(resnet.encoder, resnet.class_embeddings, fused=True)
+    with pytest.raises(ValueError, match="fused must be True, False or 'auto', got 'yes'"):
+        ramen.ZeroShotClassifier(tower(torch.float32), embeddings, fused="yes")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kernels_agree_with_the_module_on_a_gpu(variant: str) -> None:
     module = tower(torch.float32, **VARIANTS[variant])
-    fast, plain = (AffineEncoder(module, device="cuda", fast=choice) for choice in (True, False))
+    fast, plain = (AffineEncoder(module, device="cuda", fused=choice) for choice in (True, False))
     batch = images(torch.float32).cuda()
     for affine in (fast.base, row_per_image(fast)):
         leaf = affine.detach().clone().requires_grad_()
@@ -188,7 +189,7 @@ def test_kernels_agree_with_the_module_on_a_gpu(variant: str) -> None:
 def test_kernels_in_half_precision_on_a_gpu(dtype: str) -> None:
     module = tower(torch.float32)
     fast = AffineEncoder(module, device="cuda", dtype=dtype)
-    exact = AffineEncoder(module, device="cuda", fast=False)
+    exact = AffineEncoder(module, device="cuda", fused=False)
     batch, rows = images(torch.float32).cuda(), row_per_image(exact).requires_grad_()
     one, other = (e.gradient(loss(e, batch, rows), rows) for e in (fast, exact))
     assert torch.cosine_similarity(one, other).min() > (0.999 if dtype == "float16" else 0.98)

@@ -23,9 +23,8 @@ from tests.encoder.small_towers import tower
 )
 def test_a_tower_that_is_not_covered_is_computed_by_its_module_and_says_why(module: Any, reason: str) -> None:
     encoder = AffineEncoder(module())
-    assert not encoder.is_fast
-    assert encoder.path.startswith("plain: ")
-    assert reason in encoder.path
+    assert not encoder.fused
+    assert reason in encoder.plain_reason
 
 
 class _Adapted(nn.Linear):
@@ -67,4 +66,4 @@ def test_changes_to_a_tower_are_not_left_out(change: Any) -> None:
     module = tower(torch.float32)
     change(module)
     encoder = AffineEncoder(module)
-    assert not encoder.is_fast, encoder.path
+    assert not encoder.fused, encoder.plain_reason

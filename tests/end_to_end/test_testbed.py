@@ -69,12 +69,12 @@ def with_the_modules_own_passes(classifier: ramen.ZeroShotClassifier) -> ramen.Z
     tower, _ = plain_tower(json.loads((TESTBED / "config.json").read_text()))
     embeddings, scale = classifier.template_embeddings, classifier.logit_scale
     like = {"device": classifier.device, "dtype": classifier.dtype}
-    return ramen.ZeroShotClassifier(tower, embeddings, scale, compile=False, **like)
+    return ramen.ZeroShotClassifier(tower, embeddings, scale, fused=False, **like)
 
 
 def test_written_out_passes_give_the_modules_logits(bench) -> None:
     classifier, stream = bench
-    assert classifier.encoder.is_fast
+    assert classifier.encoder.fused
     plain = with_the_modules_own_passes(classifier)
     images = classifier.preprocess(stream.read(FIRST))
     ours, own = (clf.logits(clf.encode(images)) for clf in (classifier, plain))

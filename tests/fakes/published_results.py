@@ -1,4 +1,4 @@
-"""Results as they would be if the paper's experiments had been run here, with chosen accuracies."""
+"""Results of the paper's experiments with chosen accuracies."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def published_result(
     overrides: dict[str, Any] | None = None,
     **experiment: Any,
 ) -> dict[str, Any]:
-    """The paper's accuracies and ``offset`` on every domain, or ``average`` on each; all of the stream."""
+    """A result of the whole stream: the paper's accuracies plus ``offset``, or ``average`` everywhere."""
     setting = paper.setting(data)
     model = model or f"{setting.model}/openai"
     result = sample_result(

@@ -1,4 +1,4 @@
-"""Results as the runner writes them, with made-up numbers, for tests of what is made from results."""
+"""Results as the runner writes them, with made-up numbers."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def sample_result(
     domains: tuple[str, ...] = DOMAINS,
     batch: int = 100,
 ) -> dict[str, Any]:
-    """One run's result, whose accuracies lie around ``average``; the seed moves them a little."""
+    """One run's result with accuracies around ``average``, which the seed shifts a little."""
     rng = np.random.default_rng((seed, len(method)))
     accuracies = np.linspace(-5.0, 5.0, len(domains)) + average + rng.normal(0, 0.2)
     accuracies = (accuracies * _IMAGES / 100).round() * 100 / _IMAGES

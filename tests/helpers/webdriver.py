@@ -33,12 +33,12 @@ class Browser:
         try:
             self._root = f"http://127.0.0.1:{self._port()}"
             flags = [*_FLAGS.split(), f"--user-data-dir={self._profile}"]
-            wanted = {
+            capabilities = {
                 "browserName": "chrome",
                 "goog:chromeOptions": {"binary": BROWSER, "args": flags},
                 "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             }
-            answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+            answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
             self._root += f"/session/{answer['sessionId']}"
         except BaseException:
             self._stop()
@@ -57,7 +57,7 @@ class Browser:
         self._log.close()
 
     def _port(self, patience: float = 30.0) -> int:
-        """The free port that the driver chose, which it tells in its first lines."""
+        """The free port that the driver chose and prints in its first lines."""
         end = time.monotonic() + patience
         while time.monotonic() < end and self._driver.poll() is None:
             for line in (self._folder / "chromedriver.log").read_text().splitlines():
@@ -92,7 +92,7 @@ class Browser:
         self._call("POST", f"/element/{self.find(css)}/value", {"text": text})
 
     def resize(self, width: int, height: int) -> None:
-        """The page's own size, also below the least width of a window."""
+        """Set the page's size, which may be smaller than the smallest window."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.devtools("Emulation.setDeviceMetricsOverride", metrics)
 
@@ -100,11 +100,11 @@ class Browser:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def log(self, kind: str) -> list[dict[str, Any]]:
-        """What came since the last call: ``browser`` for the console, ``performance`` for the network."""
+        """New entries since the last call: ``browser`` for the console, ``performance`` for the network."""
         return self._call("POST", "/se/log", {"type": kind})
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the last call."""
+        """Addresses that were requested since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
         return [
             message["params"]["request"]["url"]

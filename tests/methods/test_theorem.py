@@ -31,7 +31,7 @@ def test_feature_importance_after_one_step(seed: int) -> None:
     t0, t1 = torch.randn(2, WIDTH, generator=generator, dtype=torch.float64)
     encoder = AffineEncoder(OneNorm().double())
     affine = encoder.base.expand(IMAGES, -1).detach().requires_grad_()
-    logits = encoder.features(pixels, affine) @ torch.stack([t0, t1], 1)
+    logits = encoder(pixels, affine, normalize=False) @ torch.stack([t0, t1], 1)
     entropies = entropy(logits)
     gradients = encoder.gradient(entropies.sum(), affine)
 

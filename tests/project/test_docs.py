@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ramen
-from ramen.experiments.tables.table import markdown_page
+from ramen.experiments.tables.markdown import markdown_page
 from tests.helpers.benchmark_scripts import load_benchmark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -95,10 +95,10 @@ def prefetch_reads(
         threads: How many, each with one batch; with 0 a batch is prepared when it is asked for.
         stage: Entered as ``stage("read")`` and ``stage("preprocess")`` around the two steps of each batch.
     """
-    one_reader = threading.Lock()
+    read_lock = threading.Lock()
 
     def prepare(request: Request) -> Tensor:
-        with one_reader, stage("read"):
+        with read_lock, stage("read"):
             pictures = read(request)
         with stage("preprocess"):
             return classifier.preprocess(pictures)

@@ -1,4 +1,4 @@
-"""Which results may stand beside the paper's, and when a difference is marked."""
+"""Which results are compared with the paper's, and when a difference is marked."""
 
 import math
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ramen.experiments.analysis.sweep_curve import Sweep
-from ramen.experiments.plan.variations import NAMED
+from ramen.experiments.plan.variations import VARIANTS
 from tests.fakes.published_results import published_result
 from tests.fakes.results import sample_result
 
@@ -38,7 +38,7 @@ def test_ablation_beside_the_papers(protocol) -> None:
         published_result(
             data="cifar100c", protocol=protocol, average=40.0, overrides=dict(settings), label=label
         )
-        for label, settings in NAMED["ablation"].items()
+        for label, settings in VARIANTS["ablation"].items()
     ]
     results[-1]["experiment"]["label"] = None
     sweep = Sweep.from_results(results, "ablation")
@@ -50,7 +50,7 @@ def test_ablation_beside_the_papers(protocol) -> None:
 def test_weights_and_batch_beside_the_papers() -> None:
     weights = [
         published_result(data="cifar100c", average=40.0, overrides=dict(settings))
-        for settings in NAMED["weights"].values()
+        for settings in VARIANTS["weights"].values()
     ]
     sweep = Sweep.from_results(weights, "weights")
     assert [(point.label, point.reported) for point in sweep.points] == (

@@ -51,7 +51,7 @@ def test_averages_come_first_in_a_narrow_terminal(store) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_damaged_files_are_told_on_standard_error(store) -> None:
+def test_damaged_files_are_reported_on_standard_error(store) -> None:
     (store / "cut.json").write_text("{")
     result = ramen("compare", store)
     assert "cut.json is damaged" in result.stderr
@@ -101,7 +101,7 @@ def test_bad_input(arguments, message) -> None:
     assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_compare_runs_what_is_asked_for_and_tells_what_cannot_run(tmp_path, monkeypatch) -> None:
+def test_compare_runs_what_is_asked_for_and_reports_what_cannot_run(tmp_path, monkeypatch) -> None:
     asked = []
 
     def run_experiments(experiments, out, *, console, on_missing):

@@ -74,7 +74,7 @@ def test_placement_has_tables_of_cost_and_points_are_shared(tmp_path, monkeypatc
     assert "hardware" not in rows[0]
 
 
-def test_sweep_tells_what_it_cannot_vary(tmp_path) -> None:
+def test_what_cannot_be_varied_is_an_error(tmp_path) -> None:
     result = ramen("sweep", "--vary", "topkk", "--store", tmp_path, code=2)
     assert "did you mean 'topk'" in " ".join(result.stderr.replace("│", " ").split())
     assert not any(tmp_path.iterdir())

@@ -3,7 +3,7 @@
 import pytest
 
 from ramen.experiments.plan.experiment import plan
-from ramen.experiments.plan.variations import NAMED, experiments, parse_variation
+from ramen.experiments.plan.variations import VARIANTS, experiments, parse_variation
 from ramen.methods._registry import describe
 
 
@@ -74,10 +74,10 @@ def test_what_cannot_be_varied(text, method, message) -> None:
 
 def test_named_variants_are_parameters_of_ramen() -> None:
     defaults = describe("ramen").defaults
-    for variants in NAMED.values():
+    for variants in VARIANTS.values():
         assert {name for settings in variants.values() for name in settings} <= set(defaults)
-    assert NAMED["ablation"]["w/o PB"] == {"balance": False}
-    assert NAMED["ablation"]["w/o DC"] == {"consistency": False}
+    assert VARIANTS["ablation"]["w/o PB"] == {"balance": False}
+    assert VARIANTS["ablation"]["w/o DC"] == {"consistency": False}
 
 
 def test_the_point_of_the_preset_is_the_plain_experiment() -> None:

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it is looked at, clicked, sorted, filtered and copied."""
+"""The page in a real Chromium: clicking, sorting, filtering, copying."""
 
 import csv
 import io

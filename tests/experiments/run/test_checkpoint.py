@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or disturbed: no finished work repeated, the same scores in the end."""
+"""Runs that are killed or interrupted resume with the same scores, and repeat no finished work."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def steps(monkeypatch):
 
 
 class Crash(BaseException):
-    """Ends a run without a word."""
+    """Ends a run without cleaning up."""
 
 
 def crash_at(monkeypatch, position, kind=Crash):
@@ -73,7 +73,7 @@ def crash_at(monkeypatch, position, kind=Crash):
 
     def fail(self, batch, images):
         step(self, batch, images)
-        if batch.start == position:  # the method has seen the batch, nobody has noted it
+        if batch.start == position:  # the method has seen the batch, but nothing has recorded it
             self.done = batch.start
             raise kind
 
@@ -125,7 +125,7 @@ def test_killed_and_started_again(tmp_path, whole, steps, where, at, saved):
 
 
 @pytest.mark.parametrize("method", ["note", "rotta", "tda"])
-def test_methods_with_state_go_on_exactly(tmp_path, whole, monkeypatch, method):
+def test_methods_with_state_resume_exactly(tmp_path, whole, monkeypatch, method):
     one = experiment(method)
     with monkeypatch.context() as patch:
         crash_at(patch, 16)
@@ -152,7 +152,7 @@ def test_single_domains_are_saved_when_each_is_done(tmp_path, whole, monkeypatch
 
 
 def test_refused_images_are_counted_once(tmp_path, monkeypatch):
-    """Of parts that are over and of the present one, over an interruption."""
+    """In finished parts and in the current one, across an interruption."""
     one = experiment(protocol="single")
     step = MethodRun._step
 
@@ -174,7 +174,7 @@ def test_refused_images_are_counted_once(tmp_path, monkeypatch):
     assert result["provenance"]["resumed"] == 2
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, monkeypatch, steps, capsys):
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_resume(tmp_path, whole, monkeypatch, steps, capsys):
     one = experiment()
     with monkeypatch.context() as patch:
         step = MethodRun._step
@@ -196,7 +196,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, monke
     same(result, whole(one))
 
 
-def broken_off(one, out, monkeypatch):
+def interrupted_run(one, out, monkeypatch):
     with monkeypatch.context() as patch:
         crash_at(patch, 16)
         with pytest.raises(Crash):
@@ -249,9 +249,9 @@ def another_model(folder):
         (another_model, "it belongs to a run with another classifier"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_continued(tmp_path, whole, monkeypatch, steps, capsys, harm, why):
+def test_a_checkpoint_that_cannot_be_used(tmp_path, whole, monkeypatch, steps, capsys, harm, why):
     one = experiment()
-    folder = broken_off(one, tmp_path, monkeypatch)
+    folder = interrupted_run(one, tmp_path, monkeypatch)
     harm(folder)
     steps.clear()
     (result,) = run_experiments([one], tmp_path)
@@ -309,7 +309,7 @@ def test_only_the_last_checkpoint_is_kept(tmp_path):
     assert len(os.listdir(saved.folder)) == 2
     facts, tensors = saved.load()
     assert (facts, int(tensors["x"])) == ({"done": 2}, 2)
-    assert not list(tmp_path.rglob("*.json"))  # whoever collects results must not find it
+    assert not list(tmp_path.rglob("*.json"))  # it is not found as a result
     saved.remove()
     assert not os.listdir(tmp_path)
 
@@ -326,13 +326,13 @@ def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeyp
 
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path, monkeypatch):
-    """Batches come from threads, the state goes over the host and back."""
+    """Batches come from threads, the state is moved to the host and back."""
     monkeypatch.setattr(resources, "load_model", load_model)
     one = experiment(device="cuda", dtype="float16")
     (plain,) = run_experiments([one], tmp_path / "whole")
     assert plain["cost"]["peak_device_bytes"] > 10**6
     assert plain["provenance"]["hardware"]["name"] == torch.cuda.get_device_name()
-    broken_off(one, tmp_path / "broken", monkeypatch)
+    interrupted_run(one, tmp_path / "broken", monkeypatch)
     (result,) = run_experiments([one], tmp_path / "broken")
     assert result["provenance"]["resumed"] == 1
     assert result["scores"]["average"] == pytest.approx(plain["scores"]["average"], abs=5)

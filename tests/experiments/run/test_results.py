@@ -1,4 +1,4 @@
-"""Result files: what goes in comes out, writing is all or nothing, damage is told."""
+"""Result files: what goes in comes out, writing is all or nothing, damage is reported."""
 
 import json
 import math
@@ -94,7 +94,7 @@ def test_values_that_would_not_come_back(tmp_path, result, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_truncation_is_told(tmp_path):
+def test_every_truncation_is_reported(tmp_path):
     path = tmp_path / "one.json"
     write_result(path, {"accuracy": [1, 2], "name": "Küche"})
     whole = path.read_bytes()

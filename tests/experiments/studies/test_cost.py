@@ -1,4 +1,4 @@
-"""What methods cost: the numbers are those of the clock and of the methods, and the table says so."""
+"""The cost study: its numbers are those of the clock and of the methods."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_part_of_the_work_is_timed_and_multiplied(monkeypatch):
     assert len(counted.forwards) == given.forwards == 29
 
 
-def test_a_method_that_cannot_run_is_told(tiny):
+def test_a_method_that_cannot_run_is_reported(tiny):
     full, stream = tiny
     bare = ZeroShotClassifier(full.encoder, full.class_embeddings, 38.0, preprocess=full._preprocess)
     result = cost_study(bare, stream, ["ensemble", "watt"], warm_up=0, batches=1, batch=5)

@@ -20,7 +20,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def classifier():
-    return testing.small_classifier()  # five classes; which are the right ones plays no part
+    return testing.small_classifier()  # five classes; which ones are right does not matter
 
 
 @pytest.mark.parametrize("visibility", ["batch", "causal"])
@@ -76,7 +76,7 @@ def test_times_add_up(data, classifier, tmp_path, monkeypatch):
     assert equality["rows"][-1] == ["answers: same label", "2 of 2"]
 
 
-def test_a_wrong_cache_is_told(data, classifier, monkeypatch):
+def test_a_wrong_cache_is_an_error(data, classifier, monkeypatch):
     aggregate = Memory.aggregate
     monkeypatch.setattr(Memory, "aggregate", lambda *given, **named: 1.05 * aggregate(*given, **named))
     with pytest.raises(RuntimeError, match=r"differ by 0.05 of their length, .*: the cache is wrong"):

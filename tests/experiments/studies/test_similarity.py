@@ -35,7 +35,7 @@ def test_study(tiny, tmp_path):
     assert table["rows"][0][1] == f"{whole['shares'][0]:.2f}"
     assert table["rows"][0][3] == "40.1"
     assert table["rows"][-1][3] == "11.86"
-    assert "not of all pairs" in table["note"]
+    assert "not over all pairs" in table["note"]
     assert seen[0] == ("embedding", 50, 120)
     assert seen[-1] == ("comparing pairs", 2, 2)
 

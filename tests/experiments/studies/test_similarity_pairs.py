@@ -88,7 +88,7 @@ def test_ties_take_their_fraction(images, bins):
         assert found[name].shares == pytest.approx(plain_shares(similarities, same, bins), abs=1e-9)
 
 
-def test_the_order_of_images_plays_no_part():
+def test_the_order_of_images_has_no_effect():
     embeddings, domains, classes = coarse(90)
     order = torch.from_numpy(np.random.default_rng(1).permutation(90))
     assert exact_bins(embeddings, domains, classes) == exact_bins(
@@ -116,7 +116,7 @@ def test_a_reading_without_pairs_and_too_few_images():
         exact_bins(embeddings, domains, domains)
 
 
-def test_a_second_look_that_differs_is_told(monkeypatch):
+def test_passes_that_differ_are_an_error(monkeypatch):
     embeddings, domains, classes = smooth(60)
     looks = []
     block = similarity_pairs._Pairs._block

@@ -15,7 +15,7 @@ def texts(table, row: int) -> list[str]:
     return [cell.text for cell in table.rows[row]]
 
 
-def test_time_beside_the_papers() -> None:
+def test_time_and_the_papers() -> None:
     results = []
     for name, ms in {"clip": 2.0, "ramen": 5.0, "mint": 4.0}.items():
         result = published_result(name, data="cifar100c")
@@ -29,7 +29,7 @@ def test_time_beside_the_papers() -> None:
     assert [column.head for column in elsewhere.columns] == ["Method", "ms per image", "Passes (F / B)"]
 
 
-def test_memory_beside_the_papers() -> None:
+def test_memory_and_the_papers() -> None:
     ordinary = published_result(data="cifar100c")
     ordinary["cost"] |= {"peak_device_bytes": 3 * 2**30, "memory_bytes": 5 * 2**20}
     on_cpu = published_result(data="cifar100c", overrides={"placement": "cpu"})

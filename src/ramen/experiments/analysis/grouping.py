@@ -68,11 +68,11 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
-        found |= dict.fromkeys(_below(path) if path.is_dir() else [path])
+        found |= dict.fromkeys(_json_files(path) if path.is_dir() else [path])
     return list(found)
 
 
-def _below(folder: Path) -> list[Path]:
+def _json_files(folder: Path) -> list[Path]:
     """All JSON files but those in hidden folders, which hold checkpoints."""
     files = sorted(folder.rglob("*.json"))
     return [
@@ -214,7 +214,7 @@ def by_setting(groups: Sequence[Group]) -> list[list[Group]]:
     settings: dict[str, list[Group]] = {}
     for one in groups:
         settings.setdefault(one.setting, []).append(one)
-    return [sorted(members, key=lambda one: paper.place(one.method)) for members in settings.values()]
+    return [sorted(members, key=lambda one: paper.position(one.method)) for members in settings.values()]
 
 
 def row_titles(groups: Sequence[Group]) -> list[str]:

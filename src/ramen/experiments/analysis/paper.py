@@ -103,7 +103,7 @@ def title(method: str) -> str:
     return TITLES.get(method, method)
 
 
-def place(method: str) -> int:
+def position(method: str) -> int:
     """A method's position in the paper's tables; one past the end if it is not there."""
     return list(TITLES).index(method) if method in TITLES else len(TITLES)
 

@@ -9,9 +9,9 @@ from ramen.experiments.analysis.grouping import Group, Result, group
 from ramen.experiments.analysis.paper import Value
 from ramen.experiments.analysis.paper_comparison import why_not_comparable
 from ramen.experiments.analysis.scoring import Spread
-from ramen.experiments.plan.variations import BATCH, NAMED
+from ramen.experiments.plan.variations import BATCH, VARIANTS
 
-LINES = ("clip", "ensemble", "entmin")  # references of the paper's figures
+REFERENCES = ("clip", "ensemble", "entmin")  # references of the paper's figures
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Sweep:
 
         Args:
             groups: Runs of one stream; those of ``method`` differ in nothing but what is varied.
-            parameter: A parameter of the method, ``batch``, or a key of ``variations.NAMED``.
+            parameter: A parameter of the method, ``batch``, or a key of ``variations.VARIANTS``.
             method: The method whose parameter it is.
         """
         members = [one for one in groups if one.method == method]
@@ -88,14 +88,14 @@ class Sweep:
         points = [_point(one, _value(one, parameter), printed) for one in members]
         first = members[0].experiment
         lines = {
-            one.title: one.average.mean for one in groups if one.method in LINES and one.method != method
+            one.title: one.average.mean for one in groups if one.method in REFERENCES and one.method != method
         }
         facts = (first["data"], first["model"], first["protocol"])
         return cls(parameter, method, *facts, _ordered(points, parameter), lines, note)
 
 
 def _varied(parameter: str) -> frozenset[str]:
-    settings = NAMED[parameter].values() if parameter in NAMED else ({parameter: None},)
+    settings = VARIANTS[parameter].values() if parameter in VARIANTS else ({parameter: None},)
     return frozenset(name for one in settings for name in one)
 
 
@@ -123,12 +123,12 @@ def _require_alike(members: Sequence[Group], groups: Sequence[Group], varied: fr
 def _value(one: Group, parameter: str) -> Any:
     if parameter == BATCH:
         return one.experiment["batch"]
-    if parameter not in NAMED:
+    if parameter not in VARIANTS:
         if parameter not in one.parameters:
             raise ValueError(f"method {one.method!r} has no parameter {parameter!r}")
         return one.parameters[parameter]
     everything = dict.fromkeys(_varied(parameter), True)
-    for name, settings in NAMED[parameter].items():
+    for name, settings in VARIANTS[parameter].items():
         if all(one.parameters[key] == value for key, value in {**everything, **settings}.items()):
             return name
     chosen = ", ".join(f"{name}={one.parameters[name]}" for name in sorted(everything))
@@ -147,8 +147,8 @@ def _point(one: Group, value: Any, printed: dict[Any, Value]) -> Point:
 
 
 def _ordered(points: list[Point], parameter: str) -> list[Point]:
-    if parameter in NAMED:
-        order = list(NAMED[parameter])
+    if parameter in VARIANTS:
+        order = list(VARIANTS[parameter])
         return sorted(points, key=lambda point: order.index(point.value))
     numbers = all(isinstance(point.value, int | float) for point in points)
     return sorted(points, key=lambda point: point.value if numbers else str(point.value))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ramen.experiments.tables.table import Table
 
 KINDS = ("accuracy", "averages", "time", "memory", "changes")
-_USUAL = ("accuracy", "averages")
+_DEFAULT_KINDS = ("accuracy", "averages")
 
 
 @options.with_experiment_options()
@@ -33,7 +33,7 @@ def compare(
     store: options.Store = Path("results"),
     table: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(KINDS)} or all; repeatable. Default: {' and '.join(_USUAL)}."),
+        typer.Option(help=f"{', '.join(KINDS)} or all; repeatable. Default: {' and '.join(_DEFAULT_KINDS)}."),
     ] = None,
     form: options.Format = None,
     out: options.Out = None,
@@ -104,7 +104,7 @@ def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:
     from ramen.utils.checks import choice
 
     single = form == "csv" and not json_output  # one header for all rows
-    kinds = given or (_USUAL[:1] if single else _USUAL)
+    kinds = given or (_DEFAULT_KINDS[:1] if single else _DEFAULT_KINDS)
     for kind in kinds:
         choice("--table", kind, (*KINDS, "all"))
     chosen = list(KINDS) if "all" in kinds else list(dict.fromkeys(kinds))

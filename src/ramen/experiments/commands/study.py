@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAMES = ("similarity", "no-cache", "cost")
 # Options that belong to one study, with their defaults.
-_OWN: Mapping[str, Mapping[str, Any]] = {
+_STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
     "no-cache": {"queries": 10, "after": 1000},
     "cost": {"method": None, "batches": 5, "warm_up": 2},
@@ -78,11 +78,12 @@ def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     checks.choice("NAME", name, NAMES)
     for option, value in given.items():
-        if value is not None and option not in _OWN[name]:
-            owner = next(study for study, options in _OWN.items() if option in options)
+        if value is not None and option not in _STUDY_OPTIONS[name]:
+            owner = next(study for study, options in _STUDY_OPTIONS.items() if option in options)
             raise ValueError(f"--{option.replace('_', '-')} belongs to the study {owner}, not to {name}")
     return {
-        option: default if given[option] is None else given[option] for option, default in _OWN[name].items()
+        option: default if given[option] is None else given[option]
+        for option, default in _STUDY_OPTIONS[name].items()
     }
 
 

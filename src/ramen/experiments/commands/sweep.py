@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ramen.experiments.plan.variations import Variation
     from ramen.experiments.tables.table import Table
 
-_LINES = ("ensemble", "entmin")
+_REFERENCES = ("ensemble", "entmin")
 
 
 @options.with_experiment_options()
@@ -46,7 +46,7 @@ def sweep(
 
     with options.exit_on_error():
         chosen = choose_format(form, out)
-        asked = request.plan(list(dict.fromkeys([method, *_LINES])))
+        asked = request.plan(list(dict.fromkeys([method, *_REFERENCES])))
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
         variations = [parse_variation(text, bases[0]) for text in vary]

@@ -13,7 +13,7 @@ from ramen.utils.checks import nearest
 BATCH = "batch"  # a property of the stream, not a parameter of the method
 
 # Variants of Ramen by name: the parameters that each one changes
-NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ablation": {
         "w/o PB & DC": {"balance": False, "consistency": False},
         "w/o DC": {"consistency": False},
@@ -48,7 +48,7 @@ class Variation:
     """What is varied, over which values, and the origin of these values.
 
     Attributes:
-        name: A parameter, ``batch``, or a key of ``NAMED``.
+        name: A parameter, ``batch``, or a key of ``VARIANTS``.
         values: The parameters to set, by the value or variant that a table shows.
         origin: Where the values come from, in words.
     """
@@ -72,13 +72,13 @@ def parse_variation(text: str, base: Experiment) -> Variation:
     """
     name, equals, listed = text.partition("=")
     name = name.strip()
-    if name in NAMED and not equals:
+    if name in VARIANTS and not equals:
         if base.method != "ramen":
             raise ValueError(f"--vary {name}: these are variants of ramen, got method {base.method!r}")
-        return Variation(name, NAMED[name], "the paper's variants")
+        return Variation(name, VARIANTS[name], "the paper's variants")
     known = {*describe(base.method).defaults, BATCH} - {"seed"}
     if name not in known:
-        hint = nearest(name, {*known, *NAMED})
+        hint = nearest(name, {*known, *VARIANTS})
         raise ValueError(f"--vary: method {base.method!r} has no parameter {name!r}{hint}")
     if equals:
         given = [parse_value(part.strip()) for part in listed.split(",") if part.strip()]

@@ -7,10 +7,15 @@ from itertools import count
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group
 from ramen.experiments.analysis.paper_comparison import paper_row, why_not_comparable
-from ramen.experiments.plan.variations import NAMED
+from ramen.experiments.plan.variations import VARIANTS
 from ramen.experiments.report import figures
 from ramen.experiments.report.document import Page
-from ramen.experiments.report.related_rows import ablations, own_groups, reference_lines, single_and_mixed
+from ramen.experiments.report.related_rows import (
+    ablations,
+    reference_lines,
+    single_and_mixed,
+    unvaried_groups,
+)
 from ramen.experiments.report.sections import SettingSection, data_title
 from ramen.experiments.tables.accuracy import average_column, gain_column
 from ramen.experiments.tables.group_rows import GroupRow, linked_cell, seeds_column
@@ -30,7 +35,7 @@ from ramen.experiments.tables.table import (
 
 def overview(sections: Sequence[SettingSection]) -> Table:
     """Averages of every method in every setting."""
-    own = [own_groups(one.groups) for one in sections]
+    own = [unvaried_groups(one.groups) for one in sections]
     methods = _in_papers_order({name for groups in own for name in groups})
     columns: list[ColumnCells] = [(Column("Method", "left"), [_method_cell(name) for name in methods])]
     for section, groups in zip(sections, own, strict=True):
@@ -43,7 +48,7 @@ def overview(sections: Sequence[SettingSection]) -> Table:
 
 
 def _in_papers_order(methods: set[str]) -> list[str]:
-    return sorted(methods, key=lambda name: (paper.place(name), name))
+    return sorted(methods, key=lambda name: (paper.position(name), name))
 
 
 def _method_cell(method: str) -> Cell:
@@ -64,7 +69,7 @@ def add_pairs(page: Page, sections: Sequence[SettingSection]) -> None:
 
 
 def _pair_table(pair: Mapping[str, Sequence[Group]], where: str) -> Table:
-    own = {protocol: own_groups(groups) for protocol, groups in pair.items()}
+    own = {protocol: unvaried_groups(groups) for protocol, groups in pair.items()}
     methods = _in_papers_order(own["mixed"].keys() & own["single"].keys())
     single, mixed = ([own[protocol][name] for name in methods] for protocol in ("single", "mixed"))
     differences = [b.average.mean - a.average.mean for a, b in zip(single, mixed, strict=True)]
@@ -138,7 +143,7 @@ def _reported_variant(one: Group) -> Cell:
     }
     for name, values in known.items():
         value = values.get(label.removeprefix(f"{name}: "))
-        varied = frozenset(parameter for changed in NAMED[name].values() for parameter in changed)
+        varied = frozenset(parameter for changed in VARIANTS[name].values() for parameter in changed)
         if value is not None and one.method == "ramen" and why_not_comparable(one, varied) is None:
             return paper_cell(value)
     return Cell("")

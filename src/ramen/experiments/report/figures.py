@@ -11,7 +11,7 @@ from ramen.experiments.analysis.sweep_curve import Sweep
 from ramen.experiments.figures import cost, heatmaps, results
 from ramen.experiments.figures.style import page_svg
 from ramen.experiments.html import Markup, svg_figure
-from ramen.experiments.report.related_rows import own_groups, reference_lines
+from ramen.experiments.report.related_rows import reference_lines, unvaried_groups
 from ramen.experiments.tables.changes import change_shares
 from ramen.experiments.tables.cost import stage_means
 from ramen.experiments.tables.group_rows import GroupRow
@@ -130,10 +130,10 @@ def sweep_figure(sweep: Sweep, where: str) -> Markup:
 
 def pair_figure(pair: Mapping[str, Sequence[Group]], where: str) -> Markup | None:
     """Bars of the methods that ran on single and on mixed domains; None if there are none."""
-    own = {protocol: own_groups(groups) for protocol, groups in pair.items()}
+    own = {protocol: unvaried_groups(groups) for protocol, groups in pair.items()}
     lines = reference_lines(pair["mixed"], ("clip", "ensemble"))
     names = [one for one in own["mixed"] if one in own["single"] and paper.title(one) not in lines]
-    names.sort(key=paper.place)
+    names.sort(key=paper.position)
     if not names:
         return None
     groups = {

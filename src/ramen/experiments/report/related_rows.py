@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ramen.experiments.analysis.grouping import Group
-from ramen.experiments.analysis.sweep_curve import LINES, Sweep
-from ramen.experiments.plan.variations import BATCH, NAMED
+from ramen.experiments.analysis.sweep_curve import REFERENCES, Sweep
+from ramen.experiments.plan.variations import BATCH, VARIANTS
 
 _LEAST_POINTS = 3  # two values stay rows of a table, three make a curve
 
@@ -33,14 +33,14 @@ def split_sweeps(groups: Sequence[Group]) -> tuple[list[Group], list[Sweep]]:
     return [one for one in groups if not any(one is other for other in moved)], sweeps
 
 
-def own_groups(groups: Sequence[Group]) -> dict[str, Group]:
+def unvaried_groups(groups: Sequence[Group]) -> dict[str, Group]:
     """For each method its first group that is not a variant."""
     return {one.method: one for one in reversed(groups) if one.experiment["label"] is None}
 
 
-def reference_lines(groups: Sequence[Group], methods: Sequence[str] = LINES) -> dict[str, float]:
+def reference_lines(groups: Sequence[Group], methods: Sequence[str] = REFERENCES) -> dict[str, float]:
     """Averages, by title, of the methods that others are compared with."""
-    own = own_groups(groups)
+    own = unvaried_groups(groups)
     return {own[name].title: own[name].average.mean for name in methods if name in own}
 
 
@@ -68,7 +68,7 @@ def ablations(settings: Sequence[Sequence[Group]]) -> list[dict[str, dict[str, G
                 by_protocol.setdefault(one.experiment["protocol"], one)
     for (place, method, _), variants in found.items():
         for groups in settings:
-            own = own_groups(groups).get(method)
+            own = unvaried_groups(groups).get(method)
             if own is not None and _all_but_protocol(own) == place:
                 variants.setdefault(own.title, {}).setdefault(own.experiment["protocol"], own)
     return [dict(sorted(variants.items(), key=_variant_order)) for variants in found.values()]
@@ -78,7 +78,7 @@ def _variant_order(variant: tuple[str, dict[str, Group]]) -> tuple[bool, int]:
     """The paper's order, unknown variants first, the method itself last."""
     label, groups = variant
     itself = all(one.experiment["label"] is None for one in groups.values())
-    known = [name for names in (NAMED["ablation"], NAMED["weights"]) for name in names]
+    known = [name for names in (VARIANTS["ablation"], VARIANTS["weights"]) for name in names]
     name = label.removeprefix("weights: ")
     return itself, known.index(name) if name in known else -1
 
@@ -116,5 +116,5 @@ def _neighbours(base: Group, family: Sequence[Group]) -> list[tuple[str, Group]]
 
 def _sweep(parameter: str, members: Sequence[Group], groups: Sequence[Group]) -> Sweep:
     method = members[0].method
-    lines = [own for name, own in own_groups(groups).items() if name in LINES and name != method]
+    lines = [own for name, own in unvaried_groups(groups).items() if name in REFERENCES and name != method]
     return Sweep.from_groups([*members, *lines], parameter, method)

@@ -6,7 +6,7 @@ from typing import Any
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.paper_comparison import differs
 from ramen.experiments.analysis.sweep_curve import Point, Sweep
-from ramen.experiments.plan.variations import NAMED
+from ramen.experiments.plan.variations import VARIANTS
 from ramen.experiments.tables.accuracy import gain_column
 from ramen.experiments.tables.cost import time_column
 from ramen.experiments.tables.group_rows import GroupRow, linked_cell, seeds_column
@@ -32,7 +32,7 @@ def sweep_table(sweep: Sweep, rows: Sequence[GroupRow] | None = None) -> Table:
         rows = [GroupRow(point.group, point.label) for point in sweep.points]
     points, method = sweep.points, paper.title(sweep.method)
     ranks = emphasis([point.spread for point in points], decimals=2)
-    head = Column(sweep.parameter, "left" if sweep.parameter in NAMED else "right")
+    head = Column(sweep.parameter, "left" if sweep.parameter in VARIANTS else "right")
     columns: list[ColumnCells] = [
         (
             head,

@@ -1,6 +1,6 @@
 "use strict";
 
-/* Tables: sorting. A click on a column's head goes through its two orders and back to the first. */
+/* Sort tables. Clicks on a column's head cycle through its two orders and the original one. */
 
 const key = (row, column) => {
   const cell = row.cells[column];
@@ -22,7 +22,7 @@ const sortTable = (table, column, order) => {
     if (order === "none") return first;
     const a = key(one, column);
     const b = key(other, column);
-    if (a === null || b === null) return (a === null) - (b === null) || first; // missing ones last, always
+    if (a === null || b === null) return (a === null) - (b === null) || first; // missing values always last
     return (order === "descending" ? compare(b, a) : compare(a, b)) || first;
   });
   body.append(...rows);
@@ -41,7 +41,7 @@ document.querySelectorAll("th > button").forEach((button) => {
   button.addEventListener("click", () => sortTable(head.closest("table"), head.cellIndex, nextOrder(head)));
 });
 
-/* Tables: rows of some methods only. */
+/* Filter rows by method. */
 
 const filter = document.getElementById("filter");
 
@@ -59,7 +59,7 @@ const filterRows = () => {
 
 filter.addEventListener("input", filterRows);
 
-/* Tables: as text for other programs, in the order and with the rows that are shown. */
+/* Copy a table as CSV, with the rows that are shown, in their order. */
 
 const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
@@ -98,7 +98,7 @@ const copy = async (text) => {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return copyByHand(text); // a page from a file may not be allowed the newer way
+    return copyByHand(text); // a page opened from a file may not use the clipboard API
   }
 };
 
@@ -125,13 +125,13 @@ const openTarget = () => {
 window.addEventListener("hashchange", openTarget);
 openTarget();
 
-/* A second click on the same link does not change the address, but shall open the block again. */
+/* A second click on the same link does not change the address, but must open the block again. */
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href^='#']");
   if (link && link.hash === location.hash) openTarget();
 });
 
-/* On paper everything is open, afterwards as it was. */
+/* Open everything for printing, and restore it afterwards. */
 
 let closed = [];
 window.addEventListener("beforeprint", () => {
