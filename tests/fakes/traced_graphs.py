@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import ramen
 from ramen import testing
 from ramen.kernels.cuda_graphs import Function, Recorder
+from ramen.memory.lowest_entropy import LowestEntropyMemory
 from ramen.memory.retrieval import Memory
 from ramen.methods.ramen import Ramen
 
@@ -33,14 +34,14 @@ class TracingRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory: Memory | None = None  # what recorded functions change in place
+        self.method: ramen.Method | None = None  # whose states recorded functions change in place
         self.graphs: list[TracedGraph] = []
 
     def records_on(self, device: object) -> bool:
         return True
 
     def graph(self, function: Function, tensors: tuple[Tensor, ...]) -> TracedGraph:
-        places = [*self.memory._table._tensors.values(), *self.memory._index.values()]
+        places = kept_tensors(self.method)
         before = [tensor.clone() for tensor in places]
         graph = TracedGraph(function, tensors)
         for tensor, content in zip(places, before, strict=True):
@@ -49,11 +50,28 @@ class TracingRecorder(Recorder):
         return graph
 
 
+def kept_tensors(method: ramen.Method) -> list[Tensor]:
+    """All tensors that a method keeps, at their addresses."""
+    places = [declared.place for declared in method._states.values()]
+    for memory in method.memories.values():
+        if isinstance(memory, Memory):
+            places += [*memory._table._tensors.values(), *memory._index.values()]
+        elif isinstance(memory, LowestEntropyMemory):
+            places += [memory._counts, *memory._tables.values()]
+    return places
+
+
+def traced(name: str, tower: str = "vit", **parameters: object) -> tuple[ramen.Method, TracingRecorder]:
+    """A method as on a GPU: recorded."""
+    classifier, recorder = testing.small_classifier(tower), TracingRecorder()
+    classifier.recorder = lambda: recorder
+    recorder.method = method = ramen.create(name, classifier, **parameters)
+    return method, recorder
+
+
 def traced_ramen(**parameters: object) -> tuple[Ramen, TracingRecorder]:
     """Ramen as on a GPU: recorded, and with shapes that depend on the memory's size alone."""
-    classifier, recorder = testing.small_classifier(), TracingRecorder()
-    classifier.recorder = lambda: recorder
-    method = ramen.create("ramen", classifier, **parameters)
-    recorder.memory = method.memory
+    method, recorder = traced("ramen", **parameters)
+    assert isinstance(method, Ramen)
     method.memory.fixed_shapes = True
     return method, recorder

@@ -10,6 +10,7 @@ from torch import Tensor
 from ramen.kernels import rows as row_kernels
 from ramen.kernels import sums as sum_kernels
 from ramen.memory import codecs, row_sums, row_table
+from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
 
 
@@ -42,7 +43,7 @@ def _from_host(
 
 def memory_of(name: str) -> Memory:
     """A small memory with that codec."""
-    return Memory(4, 5, 8, 300, codec=name, blocks=[70, 130, 100])
+    return Memory(MemoryPlan(4, 5, 8, 300, codec=name, blocks=[70, 130, 100]))
 
 
 def random_batches(count: int, seed: int = 0) -> Iterator[list[Tensor]]:

@@ -13,9 +13,9 @@ from torch import Tensor
 import ramen
 from ramen import kernels, testing
 from ramen.kernels import cuda_graphs
-from ramen.kernels.cuda_graphs import CALLS_TO_RECORD, Recorded, Recorder
+from ramen.kernels.cuda_graphs import CALLS_TO_RECORD, Recorder
 from ramen.methods._base import Method
-from tests.fakes.traced_graphs import traced_ramen
+from tests.fakes.traced_graphs import traced, traced_ramen
 from tests.helpers.device_waits import no_waiting
 
 
@@ -143,7 +143,7 @@ def test_a_replayed_stream_is_answered_like_any_other(parameters: dict) -> None:
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert sum(graph.replays for graph in recorder.graphs) > 30
     if parameters.get("fifo") != "float16":
-        assert isinstance(method._steps[False], Recorded)
+        assert method.records_steps
         assert len(recorder.graphs) >= 3  # a new one for every size of the memory
     assert state["content.counts"].max() > (12 if parameters.get("fifo") != "float16" else 11)
 
@@ -252,6 +252,92 @@ def test_a_step_that_fails_leaves_a_memory_to_go_on_with(
             assert len(set(held)) == len(held)  # no two entries share a number
 
 
+# -- steps of other methods ---------------------------------------------------------------------------
+
+RECORDED_METHODS = [
+    ("clip", {}),
+    ("ensemble", {}),
+    ("entmin", {}),
+    ("tent", {"lr": 1e-2}),
+    ("sar", {"lr": 1e-2, "margin": 0.8}),
+    ("sar", {"lr": 1e-2, "margin": 0.8, "reset_below": 0.4, "clear_average": True}),
+    ("mint", {"prior": 20.0}),
+    ("tda", {"positive_capacity": 2, "entropy_lower": 0.0, "entropy_upper": 1.0}),
+    ("dmn", {"capacity": 2}),
+]
+
+
+@pytest.mark.parametrize("tower", ["vit", "resnet"])
+@pytest.mark.parametrize(("name", "parameters"), RECORDED_METHODS, ids=str)
+def test_a_replayed_method_answers_like_any_other(name: str, parameters: dict, tower: str) -> None:
+    """With unusable images among the others, over a reset and a restored state."""
+    method, recorder = traced(name, tower, **parameters)
+    plain = ramen.create(name, testing.small_classifier(tower), **parameters)
+    assert method.records_steps
+    images = stream(60)
+    images[[20, 43], 0, 3, 3] = torch.nan
+    both = method, plain
+    for batch in images.split(3):
+        assert_same(*(m.predict(batch) for m in both))
+    states = [m.state_dict() for m in both]
+    for m in both:
+        m.reset()
+    assert_same(*(m.predict(images[:3]) for m in both))
+    for m, state in zip(both, states, strict=True):
+        m.load_state_dict(state)
+    assert_same(*(m.predict(images[:3]) for m in both))
+    after = [m.state_dict() for m in both]
+    assert all(torch.equal(after[0][part], after[1][part]) for part in after[1])
+    assert plain.images_refused == method.images_refused == 2
+    (graph,) = recorder.graphs  # neither a reset nor a restored state moves a tensor
+    assert graph.replays >= 18
+
+
+@pytest.mark.parametrize("name", ["tent", "entmin", "sar", "mint"])
+def test_a_batch_that_breaks_a_recordings_assumption_is_answered_without_it(name: str) -> None:
+    """An image that overflows: its batch is repaired on the host, and leaves the same state."""
+    parameters = {"tent": {"lr": 1e-2}, "sar": {"lr": 1e-2, "margin": 0.8}}.get(name, {})
+    method, recorder = traced(name, **parameters)
+    plain = ramen.create(name, testing.small_classifier(), **parameters)
+    images = stream(45)
+    images[31] = 1e38
+    for batch in images.split(3):
+        assert_same(*(m.predict(batch) for m in (method, plain)))
+    assert plain.images_refused == method.images_refused == 1
+    states = method.state_dict(), plain.state_dict()
+    assert all(torch.equal(states[0][part], states[1][part]) for part in states[1])
+    (graph,) = recorder.graphs
+    assert graph.replays == 13  # that of the bad batch was discarded
+
+
+@pytest.mark.parametrize("name", ["note", "rotta"])
+def test_the_passes_of_a_method_with_a_host_side_memory_are_recorded(name: str) -> None:
+    method, recorder = traced(name, memory=3)
+    plain = ramen.create(name, testing.small_classifier(), memory=3)
+    assert not method.records_steps
+    for batch in stream(45).split(3):
+        assert_same(*(m.predict(batch) for m in (method, plain)))
+    states = method.state_dict(), plain.state_dict()
+    assert all(torch.equal(states[0][part], states[1][part]) for part in states[1])
+    assert len(recorder.graphs) == 2  # to predict and to learn
+    assert sum(graph.replays for graph in recorder.graphs) > 20
+
+
+def test_a_recorded_function_within_another_is_part_of_it() -> None:
+    recorder = ScarceRecorder(room=9)
+    inner = recorder.record(scaled)
+    outer = recorder.record(lambda x: inner(x + 1, factor=2))
+    for _ in range(5):
+        assert outer(torch.ones(3))[0].tolist() == [4] * 3
+    assert recorder.asked == [3]
+
+
+def test_conditions_outside_a_recording_are_looked_at() -> None:
+    assert cuda_graphs.holds(torch.tensor(True))
+    assert not cuda_graphs.holds(torch.tensor(False))
+    assert cuda_graphs.recording_holds() is None
+
+
 def check_freed_at_once(make: Callable[[], object]) -> None:
     made = make()
     gone = weakref.ref(made)
@@ -294,9 +380,8 @@ def test_warming_up_leaves_no_trace(name: str) -> None:
 
 
 def graphs_of(method: ramen.Method) -> dict:
-    steps = method._steps[False]
-    assert isinstance(steps, Recorded)
-    return dict(steps._graphs)
+    assert method.records_steps
+    return dict(method._recorded_steps.recorded[False]._recordings)
 
 
 @pytest.mark.gpu
@@ -363,7 +448,8 @@ def test_a_recording_that_goes_wrong_leaves_everything_as_it_was() -> None:
     assert outputs == [[3.0] * 3] * 6
     assert torch.cuda.current_stream() == stream
     assert [fine(x, factor=2.0)[0].tolist() for _ in range(6)] == [[2.0] * 3] * 6
-    assert all(fine._graphs.values())
+    assert len(fine._recordings) == 1
+    assert all(fine._recordings.values())
 
 
 @pytest.mark.gpu
@@ -396,7 +482,7 @@ def test_recordings_follow_each_other() -> None:
         for number in range(CALLS_TO_RECORD + 2):
             x = torch.full((1000,), float(number), device="cuda")
             assert torch.equal(recorded(x, factor=factor)[0], factor * x)
-        assert len(recorded._graphs) == 1
+        assert len(recorded._recordings) == 1
 
 
 @pytest.mark.gpu
@@ -467,12 +553,12 @@ def test_a_steady_stream_is_replayed_without_waiting(parameters: dict, support: 
     with no_waiting():
         out = method.predict(images[0], tags=tags, return_support=support)
     assert out.logits.isfinite().all()
-    assert len(method._steps[support]._graphs) == 1
+    assert len(method._recorded_steps.recorded[support]._recordings) == 1
 
 
 @pytest.mark.gpu
 def test_a_memory_without_triton_is_recorded_where_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "usable_on", lambda device, least=None: False)
     clf = testing.small_classifier(device="cuda")
-    assert isinstance(ramen.create("ramen", clf, codec="fp16")._steps[False], Recorded)
-    assert not isinstance(ramen.create("ramen", clf, codec="sign")._steps[False], Recorded)
+    assert ramen.create("ramen", clf, codec="fp16").records_steps
+    assert not ramen.create("ramen", clf, codec="sign").records_steps

@@ -8,6 +8,7 @@ import ramen
 from ramen import testing
 from ramen.kernels import rows as row_kernels
 from ramen.memory import fetch_ahead, row_sums, row_table
+from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
 from tests.kernels.split_memory import memory_of, random_batches, split_on_the_cpu
 
@@ -73,19 +74,19 @@ def test_what_is_fetched_ahead_changes_no_sum(name: str, whole: bool) -> None:
             queries, keep = batch[1][:4], torch.arange(9) % 4 != number % 4
             for each in memories:
                 each.admit(9)
-            room = len(memory._pool["gradients"]) * width * itemsize
+            room = len(memory._table["gradients"]) * width * itemsize
             patch.setattr(fetch_ahead, "_MOST_BYTES", 2 * room if whole else room // 2)
             guessed = set(memory.select(queries, 3).rows.flatten().tolist())
-            fetch = memory.fetch_ahead(3)
+            fetch = memory.fetch_ahead(len(queries), 3)
             with fetch(queries):
                 staged = memory.stage(*batch, keep=keep)
             assert fetch.width == width if whole else 0 < fetch.width < width
             sums = []
-            for each, ahead in zip(memories, (None, fetch), strict=True):
+            for each in memories:
                 watched.copied.clear()
-                each.put(staged, ahead)
+                each.put(staged)
                 selection = each.select(queries, 3)
-                sums.append(each.aggregate(selection, torch.exp(-selection.distances), ahead=ahead))
+                sums.append(each.aggregate(selection, torch.exp(-selection.distances)))
             assert torch.equal(*sums)
             needed = set(selection.rows.flatten().tolist())
             afterwards, *of_other_columns = watched.copied
@@ -99,21 +100,22 @@ def test_what_is_fetched_ahead_changes_no_sum(name: str, whole: bool) -> None:
 def test_overwritten_and_missing_rows() -> None:
     """Queries find one entry that replaced the one guessed, and one that did not exist at that time."""
     with split_on_the_cpu():
-        memory = Memory(2, 1, 2, 3, codec="fp32")
+        memory = Memory(MemoryPlan(2, 1, 2, 3, codec="fp32"))
         memory.fixed_shapes = True
         north = torch.tensor([[0.0, 1.0]])
         numbers = torch.tensor([1.0, 2.0, 4.0])
         memory.insert(memory.stage(torch.tensor([0]), north, numbers[None], torch.zeros(1)))
         queues, both = torch.tensor([0, 1]), north.expand(2, -1)
         memory.admit(2)
-        fetch = memory.fetch_ahead(1)
+        fetch = memory.fetch_ahead(1, 1)
         with fetch(north):
             entries = memory.stage(queues, both, torch.stack([16 * numbers, 256 * numbers]), torch.zeros(2))
         assert torch.equal(fetch.table[fetch.places(torch.tensor([[1]]))], numbers[None, None])
-        memory.put(entries, fetch)
+        memory.put(entries)
         selection = memory.select(north, 1)
         for weights, factor in (([1.0, 0.0], 16), ([0.0, 1.0], 256), ([1.0, 1.0], 272)):
-            sums = memory.aggregate(selection, torch.tensor(weights).view(1, 2, 1), ahead=fetch)
+            memory._ahead = fetch  # which an aggregation uses up
+            sums = memory.aggregate(selection, torch.tensor(weights).view(1, 2, 1))
             assert torch.equal(sums, factor * numbers[None])
 
 
@@ -123,13 +125,14 @@ def test_nothing_is_written_past_the_end_of_the_table() -> None:
         memory.fixed_shapes = True
         for batch in random_batches(4):
             memory.insert(memory.stage(*batch))
-        fetch, queries = memory.fetch_ahead(1), batch[1]
+        fetch, queries = memory.fetch_ahead(1, 1), batch[1]
         with fetch(queries[:1]):
             pass
         assert fetch.table.shape == (8, memory.codec.width)
-        memory.aggregate(memory.select(queries[:1], 1), torch.ones(1, 4, 1), ahead=fetch)
-        with pytest.raises(ValueError, match="rows must be 4 at most, for which there is room, got 8"):
-            memory.aggregate(memory.select(queries[:2], 1), torch.ones(2, 4, 1), ahead=fetch)
+        memory.aggregate(memory.select(queries[:1], 1), torch.ones(1, 4, 1))
+        memory._ahead = fetch
+        with pytest.raises(ValueError, match="rows must be at most 4, got 8"):
+            memory.aggregate(memory.select(queries[:2], 1), torch.ones(2, 4, 1))
 
 
 def test_without_memory_on_the_gpu_everything_is_fetched_when_needed() -> None:
@@ -141,21 +144,21 @@ def test_without_memory_on_the_gpu_everything_is_fetched_when_needed() -> None:
             memory.insert(memory.stage(*batch))
 
         def no_room(*shape: int, **options: object) -> Tensor:
-            if shape[0] > 0:
+            if len(shape) == 2 and shape[0] > 0:
                 raise torch.OutOfMemoryError("no room")
             return empty(*shape, **options)
 
         queues, queries, *_ = batches[2]
         memory.admit(len(queues))
-        fetch = memory.fetch_ahead(3)
         with patch.context() as full:
             full.setattr(fetch_ahead.torch, "empty", no_room)
-            with fetch(queries):
-                pass
+            fetch = memory.fetch_ahead(len(queries), 3)
+        with fetch(queries):
+            pass
         assert fetch.width == 0
-        memory.put(memory.stage(*batches[2]), fetch)
+        memory.put(memory.stage(*batches[2]))
         selection = memory.select(queries, 3)
-        sums = [memory.aggregate(selection, selection.distances, ahead=ahead) for ahead in (fetch, None)]
+        sums = [memory.aggregate(selection, selection.distances) for _ in range(2)]  # the second without it
         assert torch.equal(*sums)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.kernels.cuda_graphs import Recorded, Recorder
+from ramen.kernels.cuda_graphs import Recorder
 from ramen.memory import codecs, fetch_ahead
 from ramen.memory.fetch_ahead import SideStream
 from ramen.memory.plan import MemoryPlan
@@ -60,14 +60,14 @@ def test_only_gradients_in_host_memory_that_a_gpu_reads_come_ahead() -> None:
         memory.fixed_shapes = fixed_shapes
         return memory
 
-    assert memory().fetch_ahead(3) is None
+    assert memory().fetch_ahead(4, 3) is None
     with split_on_the_cpu():
         shared = memory()
-        assert shared.fetch_ahead(3) is not None
+        assert shared.fetch_ahead(4, 3) is not None
         shared.fetches_ahead = False
-        assert shared.fetch_ahead(3) is None
-        assert memory(fifo="float16").fetch_ahead(3) is None  # passes are recorded by themselves
-        assert memory(fixed_shapes=False).fetch_ahead(3) is None
+        assert shared.fetch_ahead(4, 3) is None
+        assert memory(fifo="float16").fetch_ahead(4, 3) is None  # passes are recorded by themselves
+        assert memory(fixed_shapes=False).fetch_ahead(4, 3) is None
 
 
 def test_a_recording_ends_with_the_switch() -> None:
@@ -115,7 +115,7 @@ class Step:
 
     def __call__(self, *batch: Tensor, causal: bool, generation: int) -> tuple[Tensor, ...]:
         memory, queries = self.memory, batch[1]
-        ahead = memory.fetch_ahead(3)
+        ahead = memory.fetch_ahead(len(queries), 3)
         assert (ahead is not None) == memory.fetches_ahead
         if ahead is None:
             staged = memory.stage(*batch)
@@ -126,9 +126,9 @@ class Step:
         if self.late:
             torch.cuda._sleep(3_000_000)  # what the next step fetches is not yet there
         if not causal:
-            memory.put(staged, ahead)
+            memory.put(staged)
         selection = memory.select(queries, 3, staged=own)
-        sums = memory.aggregate(selection, torch.exp(-selection.distances), staged=own, ahead=ahead)
+        sums = memory.aggregate(selection, torch.exp(-selection.distances), staged=own)
         if causal:
             memory.put(staged)
         return (sums,)
@@ -177,7 +177,7 @@ def test_sums_are_the_same(
     states = plain.state(), ahead.state()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     if recorded:
-        assert all(step._graphs and None not in step._graphs.values() for step in steps)
+        assert all(step._recordings and None not in step._recordings.values() for step in steps)
 
 
 @pytest.mark.gpu
@@ -203,8 +203,9 @@ def test_ramen_answers_the_same(parameters: dict, choice: str | bool) -> None:
         outs += [method.predict(batch) for batch in images[:6]]
         answers.append(torch.cat([out.logits for out in outs]))
         if choice == "auto":
-            assert isinstance(method._steps[False], Recorded)
-            assert None not in method._steps[False]._graphs.values()
+            recordings = method._recorded_steps.recorded[False]._recordings
+            assert recordings
+            assert None not in recordings.values()
     # a last bit may turn the sign of a vanishing sum
     assert ((answers[0] - answers[1]).abs().amax(1) < 1e-3).float().mean() > 0.97
 
@@ -216,7 +217,7 @@ def test_a_recording_that_fails_while_rows_come_ends_in_order() -> None:
         memory.insert(memory.stage(*(tensor.cuda() for tensor in batch)))
 
     def failing(queries: Tensor) -> tuple[Tensor, ...]:
-        with memory.fetch_ahead(3)(queries):
+        with memory.fetch_ahead(len(queries), 3)(queries):
             if torch.cuda.is_current_stream_capturing():
                 torch.empty(2**50, device="cuda")
         return (2 * queries,)

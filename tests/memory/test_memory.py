@@ -374,7 +374,7 @@ def test_auto_looks_at_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         memory_plan, "free_bytes", lambda device: 2**40 if device.type == "cpu" else 100 * 2**20
     )
-    with pytest.raises(MemoryError, match="on meta, where"):
+    with pytest.raises(MemoryError, match="on meta, but the limit is"):
         plan.within(None)
 
 

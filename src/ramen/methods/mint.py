@@ -151,7 +151,7 @@ class Mint(Method):
         weights = usable / (classes * images[labels]).clamp_min(1).to(embeddings.dtype)
         to_all = (embeddings - means.overall()).square().sum(1)
         to_own = (embeddings - means.by_class()[labels]).square().sum(1)
-        return torch.dot(weights, to_own - to_all)
+        return (weights * (to_own - to_all)).sum()
 
     def _class_embeddings(self, after: ClassMeans) -> Tensor:
         """Text embeddings, moved towards the mean image embeddings; the more images, the further."""
