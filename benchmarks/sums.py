@@ -48,7 +48,7 @@ def full_memory(arguments: argparse.Namespace, codec: str, gradient_device: str)
     sizes = arguments.classes, arguments.capacity, arguments.embedding, arguments.size
     devices = torch.device(arguments.device), torch.device(gradient_device)
     memory = Memory(MemoryPlan(*sizes, codec, blocks, "exact", *devices))
-    for start in range(0, memory.plan.slots, arguments.batch):
+    for start in range(0, memory.slots, arguments.batch):
         numbers = torch.arange(start, start + arguments.batch)
         memory.insert(memory.stage(*random_entries(arguments, numbers)))
     return memory
@@ -95,10 +95,10 @@ def measure(arguments: argparse.Namespace, codec: str, gradient_device: str) -> 
         "insert": milliseconds(lambda: memory.insert(staged), memory.device, arguments.repeats),
     }
     for way in possible_ways(memory):
-        stored = (table["gradients"], table["scales"])
+        stored = (table.tensors["gradients"], table.tensors["scales"])
         call = partial(row_sums.weighted_sums, memory.codec, *stored, rows, weights, way=way)
         times[way] = milliseconds(call, memory.device, arguments.repeats)
-    best = row_sums.best_way(memory.codec, table["gradients"], memory.device)
+    best = row_sums.best_way(memory.codec, table.tensors["gradients"], memory.device)
     mebibytes = {str(device): count / 2**20 for device, count in memory.max_bytes().items()}
     return {
         "codec": codec,

@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from ramen import data as data
+    from ramen import memory as memory
+    from ramen import methods as methods
     from ramen import testing as testing
     from ramen.encoder.affine_encoder import AffineEncoder as AffineEncoder
     from ramen.experiments.analysis import scoring as scoring
@@ -46,6 +48,8 @@ _HOMES = {
 # Packages and modules that are public as ``ramen.<name>``.
 _MODULES = {
     "data": "ramen.data",
+    "memory": "ramen.memory",
+    "methods": "ramen.methods",
     "prompts": "ramen.models.prompts",
     "scoring": "ramen.experiments.analysis.scoring",
     "testing": "ramen.testing",

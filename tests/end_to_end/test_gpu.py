@@ -72,7 +72,9 @@ def test_which_way_sums_go() -> None:
             memory = Memory(
                 MemoryPlan(2, 3, 8, 33, codec=codec, device="cuda", gradient_device=gradient_device)
             )
-            way = row_sums.best_way(memory.codec, memory._table["gradients"], memory._table["scales"].device)
+            way = row_sums.best_way(
+                memory.codec, memory._table.tensors["gradients"], memory._table.tensors["scales"].device
+            )
             assert way == "kernel"
             assert memory.recordable
 

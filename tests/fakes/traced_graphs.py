@@ -55,7 +55,7 @@ def kept_tensors(method: ramen.Method) -> list[Tensor]:
     places = [declared.place for declared in method._states.values()]
     for memory in method.memories.values():
         if isinstance(memory, Memory):
-            places += [*memory._table._tensors.values(), *memory._index.values()]
+            places += [*memory._table.tensors.values(), *memory._index.values()]
         elif isinstance(memory, LowestEntropyMemory):
             places += [memory._counts, *memory._tables.values()]
     return places

@@ -7,7 +7,7 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.kernels import rows as row_kernels
-from ramen.memory import fetch_ahead, row_sums, row_table
+from ramen.memory import fetch_ahead, row_sums, storage
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
 from tests.kernels.split_memory import memory_of, random_batches, split_on_the_cpu
@@ -44,7 +44,7 @@ class WatchedRows:
         self.written: set[int] = set()
         self.copied: list[set[int]] = []
         self._write, self._copy = row_kernels.write_rows, row_kernels.copy_rows
-        patch.setattr(row_table, "write_rows", self.write)
+        patch.setattr(storage, "write_rows", self.write)
         for module in (row_sums, fetch_ahead):
             patch.setattr(module, "copy_rows", self.copy)
 
@@ -74,7 +74,7 @@ def test_what_is_fetched_ahead_changes_no_sum(name: str, whole: bool) -> None:
             queries, keep = batch[1][:4], torch.arange(9) % 4 != number % 4
             for each in memories:
                 each.admit(9)
-            room = len(memory._table["gradients"]) * width * itemsize
+            room = len(memory._table.tensors["gradients"]) * width * itemsize
             patch.setattr(fetch_ahead, "_MOST_BYTES", 2 * room if whole else room // 2)
             guessed = set(memory.select(queries, 3).rows.flatten().tolist())
             fetch = memory.fetch_ahead(len(queries), 3)

@@ -208,7 +208,7 @@ def test_weighted_sums(lengths, name, queries, count, panel, exact, seed) -> Non
     stored, scales = random_rows(codec, 12, generator, exact)
     rows, weights = picks(queries, count, 12, generator, exact)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_sums, "_PANEL_BYTES", panel)
+        patch.setattr(codecs, "_PANEL_BYTES", panel)
         result = row_sums.weighted_sums(codec, stored, scales, rows, weights)
     expected = looped(codec, stored, scales, rows, weights)
     assert result.dtype == torch.float32

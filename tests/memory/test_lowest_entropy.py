@@ -149,7 +149,7 @@ def test_a_state_round_trip() -> None:
     for each in (held, again):
         each.insert(more, numbers=torch.arange(3, 5))
     assert all(torch.equal(t, again.state()[name]) for name, t in held.state().items())
-    assert sum(t.numel() * t.element_size() for t in held.state().values()) == held.bytes()
+    assert sum(t.numel() * t.element_size() for t in held.state().values()) == held.most_bytes()
 
 
 def spoil(state: dict[str, Tensor], name: str, place: tuple[int, ...], value: float) -> dict[str, Tensor]:

@@ -442,7 +442,7 @@ def test_a_generation_is_as_long_as_the_tensors_stay() -> None:
     memory = Memory(MemoryPlan(2, 200, WIDTH, SIZE))
 
     def tensors() -> list[int]:
-        held = [*memory._table._tensors.values(), *memory._index.values()]
+        held = [*memory._table.tensors.values(), *memory._index.values()]
         return [tensor.data_ptr() for tensor in held]
 
     seen = {}

@@ -79,8 +79,9 @@ class FusedTransformer:
         tokens = images.new_empty(batch, 1 + rows * columns, weight.shape[1])
         tokens[:, 0] = 0
         tokens[:, 1:, channels * down * across :] = 0
-        # pixels that stay neighbours are moved together
-        pixels, patches = as_wide_integers(images.detach().contiguous(), tokens, run=across)
+        pixels, patches = images.detach().contiguous(), tokens
+        if images.device.type == "cuda":  # pixels that stay neighbours are moved together
+            pixels, patches = as_wide_integers(pixels, patches, run=across)
         across = across * tokens.element_size() // patches.element_size()
         pixels = pixels[:, :, : rows * down, : columns * across].unflatten(2, (rows, down))
         pixels = pixels.unflatten(4, (columns, across)).permute(0, 2, 4, 1, 3, 5)

@@ -18,6 +18,7 @@ from ramen.memory.scale_blocks import UNIT, Blocks
 CODECS = ("fp32", "fp16", "int8", "int4", "sign")  # most exact first
 _BITS = {"int8": 8, "int4": 4, "sign": 1}
 _TINY = torch.finfo(torch.float32).tiny
+_PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
 
 
 class Codec(ABC):
@@ -77,6 +78,25 @@ class Codec(ABC):
         step = self._aligned(most_bytes // (rows * (4 if unpacked else self.dtype.itemsize)), unpacked)
         for start in range(first, self.width, step):
             yield slice(start, min(self.width, start + step))
+
+    def sum_rows(self, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+        """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32, in plain torch.
+
+        The rows in use are collected, unpacked and summed, a panel of columns at a time. On a CPU that reads
+        far less than a dense product does.
+        """
+        weights = self.fold(weights, scales, rows)
+        if stored.dtype == torch.float32 and stored.device == weights.device:
+            return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
+        used, position = rows.to(stored.device).unique(return_inverse=True)
+        position, scales = position.to(weights.device), scales[used.to(scales.device)]
+        sums = []
+        for panel in self.panels(len(used), _PANEL_BYTES, unpacked=True):
+            part = _moved(stored[:, panel].index_select(0, used), weights.device)
+            # in fp32: summation in half precision would lose bits
+            values = self.unpack(part, scales, panel.start)
+            sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
+        return self.flat(torch.cat(sums, dim=1))
 
     @abstractmethod
     def _aligned(self, columns: int, unpacked: bool) -> int:
@@ -186,6 +206,12 @@ class PackedCodec(Codec):
     def _aligned(self, columns: int, unpacked: bool) -> int:
         units = columns // UNIT if unpacked else columns // self.unit_width
         return max(1, units) * self.unit_width
+
+
+def _moved(part: Tensor, device: torch.device) -> Tensor:
+    if part.device == device:
+        return part
+    return part.pin_memory().to(device, non_blocking=True)  # the next panel is collected meanwhile
 
 
 def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:

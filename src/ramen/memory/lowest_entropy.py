@@ -9,6 +9,7 @@ here loops over images, and nothing waits for a GPU.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,10 +32,48 @@ class Arrivals:
     embeddings: Tensor  # (B, d) unit vectors, finite everywhere
     keep: Tensor  # (B,)
 
+    def keeping(self, keep: Tensor) -> "Arrivals":
+        """The same batch, of which other images may be stored; what has been computed is shared."""
+        other = Arrivals(self.labels, self.entropies, self.embeddings, keep)
+        shared = (
+            vars(self).keys() - vars(other).keys()
+        )  # cached properties, none of which depends on ``keep``
+        vars(other).update({name: vars(self)[name] for name in shared})
+        return other
+
     def of_class(self, classes: int) -> Tensor:
         """``(B, classes)``: 1 for the predicted class of each image, else 0."""
         every = torch.arange(classes, device=self.labels.device)
         return (self.labels[:, None] == every).to(self.embeddings.dtype)
+
+    @cached_property
+    def similarities(self) -> Tensor:
+        """Of all pairs of images, ``(B, B)``."""
+        return self.embeddings @ self.embeddings.T
+
+    @cached_property
+    def later(self) -> Tensor:
+        """``(B, B)``: whether the image of the column arrives after that of the row."""
+        return torch.ones_like(self.similarities, dtype=torch.bool).triu(1)
+
+    @cached_property
+    def ranks_ahead(self) -> Tensor:
+        """``(B, B)``: whether the row's image is of the column's class and ranks ahead of it.
+
+        It does with a smaller entropy, or with the same one if it arrives earlier.
+        """
+        row, column = self.entropies[:, None], self.entropies
+        surer = (row < column) | (self.later & (row == column))
+        return (self.labels[:, None] == self.labels) & surer
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How many entries of its class rank ahead of each one, after each arrival of a batch."""
+
+    stored: Tensor  # (B, classes, capacity): of the slots before the batch
+    batch: Tensor  # (B, B): of the images of the batch, in its columns
+    arrived: Tensor  # (classes,): images of the batch that enter
 
 
 @dataclass(frozen=True)
@@ -48,6 +87,7 @@ class Recall:
     stored_weights: Tensor
     batch: Tensor  # similarities (B, B) with the images of the batch
     batch_weights: Tensor
+    ranks: Ranks
 
 
 class LowestEntropyMemory(StreamMemory):
@@ -103,58 +143,57 @@ class LowestEntropyMemory(StreamMemory):
     # -- reading and writing ------------------------------------------------------------------------
 
     def recall(self, batch: Arrivals, beta: float) -> Recall:
-        """What each image finds if images enter one at a time and each queries right after it enters."""
-        keys = self["embeddings"].flatten(0, 1)
+        """What each image finds if images enter one at a time and each queries right after it enters.
+
+        An entry is there as long as fewer than ``capacity`` entries of its class rank ahead of it.
+        """
+        keys, mates = self["embeddings"].flatten(0, 1), batch.similarities
         stored = (batch.embeddings @ keys.T).view(-1, self.classes, self.capacity)
-        mates = batch.embeddings @ batch.embeddings.T
-        sees_stored, sees_mates = self._visible(batch)
+        ranks = self._ranks(batch)
+        sees_stored = self.filled & (ranks.stored < self.capacity)
+        sees_mates = batch.keep & ~batch.later & (ranks.batch < self.capacity)
         return Recall(
             stored,
             torch.where(sees_stored, torch.exp(-beta * (1 - stored)), 0),
             mates,
             torch.where(sees_mates, torch.exp(-beta * (1 - mates)), 0),
+            ranks,
         )
 
-    def _visible(self, batch: Arrivals) -> tuple[Tensor, Tensor]:
-        """Which slots ``(B, classes, capacity)`` and images ``(B, B)`` are in the memory for each image.
-
-        An entry stays as long as fewer than ``capacity`` entries of its class rank ahead of it. Ahead of a
-        stored entry are the slots before its own, and later arrivals with a smaller entropy.
-        """
-        labels, entropies, filled = batch.labels, batch.entropies, self.filled
+    def _ranks(self, batch: Arrivals) -> Ranks:
+        """Ahead of a stored entry are the slots before its own, and later arrivals of smaller entropy."""
+        labels, entropies = batch.labels, batch.entropies
         enters = batch.of_class(self.classes).bool() & batch.keep[:, None]
         overtakes = enters[:, :, None] & (entropies[:, None, None] < self["entropies"])
         slot = torch.arange(self.capacity, device=self.device)
-        stored = filled & (slot + overtakes.cumsum(0, dtype=torch.int32) < self.capacity)
-
         # in a tie, the earlier one is ahead
-        stored_ahead = (filled[labels] & (self["entropies"][labels] <= entropies[:, None])).sum(1)
-        earlier = torch.ones(len(labels), len(labels), dtype=torch.bool, device=self.device).triu(1)
-        surer = (entropies[:, None] < entropies) | (earlier & (entropies[:, None] == entropies))
-        mates = (labels[:, None] == labels) & batch.keep[:, None]
-        ahead = stored_ahead + (mates & surer).cumsum(0)  # row i: after the i-th arrival
-        return stored, batch.keep & ~earlier & (ahead < self.capacity)
+        stored_ahead = (self.filled[labels] & (self["entropies"][labels] <= entropies[:, None])).sum(1)
+        mates_ahead = (batch.ranks_ahead & batch.keep[:, None]).cumsum(0)
+        return Ranks(slot + overtakes.cumsum(0, dtype=torch.int32), stored_ahead + mates_ahead, enters.sum(0))
 
-    def insert(self, batch: Arrivals, **values: Tensor) -> None:
-        """Insert a batch; ``values`` are the columns besides embeddings and entropies, one row per image."""
+    def insert(self, batch: Arrivals, ranks: Ranks | None = None, **values: Tensor) -> None:
+        """Insert a batch: each entry goes to the slot of its rank, or out.
+
+        Args:
+            batch: In order of arrival.
+            ranks: Those of the batch's ``recall``, if there was one.
+            values: The columns besides embeddings and entropies, one row per image.
+        """
         values |= {"embeddings": batch.embeddings, "entropies": batch.entropies}
-        labels, capacity = batch.labels, self.capacity
-        # For each image, the new slots of its class: images of one class all write the same values.
-        mates = (labels[:, None] == labels) & batch.keep
-        candidates = torch.cat(
-            [
-                torch.where(self.filled[labels], self["entropies"][labels], torch.inf),
-                torch.where(mates, batch.entropies, torch.inf),
-            ],
-            dim=1,
-        )
-        # stable: in a tie, stored entries come first, then the batch in its order
-        chosen = candidates.argsort(dim=1, stable=True)[:, :capacity]
-        old, new = chosen.clamp_max(capacity - 1), (chosen - capacity).clamp_min(0)
+        ranks = self._ranks(batch) if ranks is None else ranks
+        capacity, out = self.capacity, self.classes * self.capacity  # one past the last slot
+        stored_rank, batch_rank = ranks.stored[-1], ranks.batch[-1]
+        first = torch.arange(0, out, capacity, device=self.device)  # slot of each class
+        stays = self.filled & (stored_rank < capacity)
+        old_slots = torch.where(stays, first[:, None] + stored_rank, out).flatten()
+        enters = batch.keep & (batch_rank < capacity)
+        new_slots = torch.where(enters, first[batch.labels] + batch_rank, out)
         for name, table in self._tables.items():
-            is_new = (chosen >= capacity).view(*chosen.shape, *[1] * (table.ndim - 2))
-            table[labels] = torch.where(is_new, values[name][new], table[labels[:, None], old])
-        self._counts[labels] = (self._counts[labels] + mates.sum(1)).clamp_max(capacity)
+            rows = table.flatten(0, 1)
+            new = rows.new_zeros(out + 1, *rows.shape[1:])
+            new[old_slots], new[new_slots] = rows, values[name]
+            rows.copy_(new[:-1])
+        self._counts.add_(ranks.arrived).clamp_max_(capacity)
 
     # -- state --------------------------------------------------------------------------------------
 

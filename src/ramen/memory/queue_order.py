@@ -7,13 +7,9 @@ number of a slot is ``queue * capacity + place``; ``queues * capacity``, one pas
 import torch
 from torch import Tensor
 
+from ramen.utils.numerics import running_counts
+
 ORDERS = ("exact", "float16")
-
-
-def arrivals(queues: Tensor, keep: Tensor, number: int) -> Tensor:
-    """``(B, number)``: how many entries of the batch, up to and including each, go to each queue."""
-    queue = torch.arange(number, device=queues.device)
-    return ((queues == queue[:, None]) & keep).cumsum(1).T  # a GPU is only fast along the last dimension
 
 
 def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor, ages: Tensor) -> Tensor:
@@ -27,7 +23,7 @@ def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor,
     capacity = ages.shape[1]
     slots = torch.full_like(queues, len(counts) * capacity)
     new_ages = numbers.to(torch.float16)
-    waves = torch.where(keep, arrivals(queues, keep, len(counts)).gather(1, queues[:, None])[:, 0], 0)
+    waves = torch.where(keep, running_counts(queues, keep, len(counts)).gather(1, queues[:, None])[:, 0], 0)
     for wave in range(1, int(waves.max()) + 1):
         entries = (waves == wave).nonzero()[:, 0]
         queue = queues[entries]
@@ -50,7 +46,7 @@ def visible_causally(
     batch, and ``(B, queues, B)`` over the batch itself. An entry is visible from its own arrival until
     ``capacity`` later entries have entered its queue.
     """
-    so_far = arrivals(queues, keep, len(counts))
+    so_far = running_counts(queues, keep, len(counts))
     oldest_seen = counts + so_far - capacity  # (B, queues), as a sequence number of the queue
     place = torch.arange(width, device=queues.device)
     newest = counts[:, None] - 1

@@ -50,8 +50,8 @@ class Memory(Storage):
     @property
     def recordable(self) -> bool:
         """Whether the host never looks at what a GPU has computed, except in ``admit``."""
-        here = self._table["scales"].device  # with its index
-        by_torch = best_way(self.codec, self._table["gradients"], here) == "gathered"
+        here = self._table.tensors["scales"].device  # with its index
+        by_torch = best_way(self.codec, self._table.tensors["gradients"], here) == "gathered"
         return self.fifo == "exact" and (here.type == "cpu" or not by_torch)
 
     def recordable_on(self, device: torch.device) -> bool:
@@ -69,14 +69,15 @@ class Memory(Storage):
         overwrites some of them; ``aggregate`` uses them, with the same sums. None if the gradients are not in
         host memory that a GPU reads by itself.
         """
-        shared = self.columns["gradients"].shared and self.fixed_shapes and self.recordable
-        if not (self.fetches_ahead and shared):
+        if not (self.fetches_ahead and self.fixed_shapes):
+            return None
+        if not (self.columns["gradients"].shared and self.recordable):
             return None
 
         def guess(embeddings: Tensor) -> Tensor:
             return self._nearest(embeddings, topk)[0]
 
-        stored, picks = self._table["gradients"], queries * self.queues * topk
+        stored, picks = self._table.tensors["gradients"], queries * self.queues * topk
         self._ahead = FetchAhead(self.codec, stored, picks, guess, self._side_stream)
         return self._ahead
 
@@ -124,7 +125,9 @@ class Memory(Storage):
         extent = self._extent
         ahead, self._ahead = self._ahead, None  # it is worth nothing to the next batch
         looked_at = slice(aligned(extent))
-        stored, scales = self._table["gradients"][looked_at], self._table["scales"][looked_at]
+        stored, scales = self._table.tensors["gradients"][looked_at], self._table.tensors["scales"][looked_at]
+        if staged is None and not self.fixed_shapes:
+            return self.codec.sum_rows(stored, scales, rows, weights)
         if staged is None:
             return weighted_sums(self.codec, stored, scales, rows, weights, ahead=ahead)
         own = rows >= extent
@@ -135,7 +138,7 @@ class Memory(Storage):
 
     def _nearest(self, queries: Tensor, topk: int) -> tuple[Tensor, Tensor, Tensor]:
         queries = queries.to(self.device, torch.float32)
-        return nearest(queries, self._table["embeddings"], self._extent, self._held_rows(), topk)
+        return nearest(queries, self._table.tensors["embeddings"], self._extent, self._held_rows(), topk)
 
     def _chosen_one_by_one(
         self, queries: Tensor, topk: int, staged: Staged | None, draw: tuple[int, Tensor] | None
@@ -179,5 +182,5 @@ class Memory(Storage):
 
     def _column(self, name: str, staged: Staged | None) -> Tensor:
         """A column of the table, followed by the staged batch's as further rows."""
-        column = self._table[name][: self._extent]
+        column = self._table.tensors[name][: self._extent]
         return column if staged is None else torch.cat([column, getattr(staged, name)])

@@ -4,15 +4,13 @@ Ways to do it, which differ in what they read and in the last bits:
 
 - ``dense``: one matrix product over the whole table, at the speed of a GPU's memory; for floating-point rows
   on a GPU without Triton.
-- ``kernel``: a Triton kernel that reads the picked rows as they are stored. If they lie in host memory that
-  the GPU sees, those in use come over the bus first, each once, a panel of columns at a time; some may be
+- ``kernel``: a Triton kernel that reads the picked rows as they are stored. If they are in host memory that
+  the GPU reads, those in use come over the bus first, each once, a panel of columns at a time; some may be
   there already (``ramen.memory.fetch_ahead``).
-- ``gathered``: plain torch. The rows in use are collected, unpacked and summed, a panel at a time. On a CPU
-  that touches far less than a dense product does; on a GPU it waits for the device once.
+- ``gathered``: plain torch, ``Codec.sum_rows``. On a GPU it waits for the device once.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ramen import kernels
@@ -23,7 +21,6 @@ from ramen.memory.fetch_ahead import FetchAhead, marked
 from ramen.utils import checks, split_precision
 
 WAYS = ("dense", "kernel", "gathered")
-_PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
 _STAGING_BYTES = 128 * 2**20  # what comes over the bus at a time
 
 
@@ -48,14 +45,14 @@ def weighted_sums(
         ahead: What has been fetched of ``stored`` before; only a kernel makes use of it.
     """
     way = best_way(codec, stored, weights.device) if way is None else checks.choice("way", way, WAYS)
+    if way == "gathered":
+        return codec.sum_rows(stored, scales, rows, weights)
     weights = codec.fold(weights, scales, rows)
     if way == "dense":
         if isinstance(codec, PackedCodec):
             raise ValueError(f"way must not be 'dense' for codec {codec.name!r}, whose rows are packed")
         return _dense(stored, rows, weights)
-    if way == "kernel":
-        return _by_kernel(codec, stored, scales, rows, weights, ahead)
-    return _gathered(codec, stored, scales, rows, weights)
+    return _by_kernel(codec, stored, scales, rows, weights, ahead)
 
 
 def best_way(codec: Codec, stored: Tensor, device: torch.device) -> str:
@@ -69,26 +66,6 @@ def best_way(codec: Codec, stored: Tensor, device: torch.device) -> str:
 
 
 # -- plain torch --------------------------------------------------------------------------------------
-
-
-def _gathered(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    if stored.dtype == torch.float32 and stored.device == weights.device:
-        return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
-    used, position = rows.to(stored.device).unique(return_inverse=True)
-    position, scales = position.to(weights.device), scales[used.to(scales.device)]
-    sums = []
-    for panel in codec.panels(len(used), _PANEL_BYTES, unpacked=True):
-        part = _moved(stored[:, panel].index_select(0, used), weights.device)
-        # in fp32: summation in half precision would lose bits
-        values = codec.unpack(part, scales, panel.start)
-        sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
-    return codec.flat(torch.cat(sums, dim=1))
-
-
-def _moved(part: Tensor, device: torch.device) -> Tensor:
-    if part.device == device:
-        return part
-    return part.pin_memory().to(device, non_blocking=True)  # the next panel is collected meanwhile
 
 
 def _dense(pool: Tensor, rows: Tensor, weights: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ramen import kernels
 from ramen.kernels.pinned_memory import shared_zeros
-from ramen.kernels.rows import write_rows
 from ramen.memory.stream_memory import expect, expect_finite
 from ramen.utils.numerics import aligned
 
@@ -44,29 +43,18 @@ class Column:
 
 
 class RowTable:
-    """Up to ``limit`` rows of the given ``columns``; starts with one row of zeros."""
+    """Up to ``limit`` rows of the given ``columns``; starts with one row of zeros.
+
+    Attributes:
+        tensors: The columns by name.
+        allocated: Rows that there is room for in every column.
+    """
 
     def __init__(self, columns: dict[str, Column], limit: int) -> None:
         self.columns = columns
         self.limit = limit
-        self._tensors = {name: _room(column, 1).zero_() for name, column in columns.items()}
-
-    @property
-    def allocated(self) -> int:
-        """Rows allocated in every column; growing may have failed after some columns."""
-        return min(map(len, self._tensors.values()))
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def write(self, rows: Tensor, name: str, values: Tensor) -> None:
-        """Overwrite ``rows`` of one column; they may be on another device than the column."""
-        column, table = self.columns[name], self._tensors[name]
-        beside = table.device == rows.device and kernels.usable_on(rows.device)
-        if column.shared or (beside and column.width):
-            write_rows(table, rows, values)
-        else:
-            table[rows.to(column.device)] = values.to(column.device)
+        self.allocated = 1
+        self.tensors = {name: _room(column, 1).zero_() for name, column in columns.items()}
 
     def reserve(self, rows: int) -> None:
         """Make room for ``rows`` rows."""
@@ -74,31 +62,33 @@ class RowTable:
         size = self.limit
         while size // 2 >= rows:
             size //= 2
-        for name in self._tensors:
-            self._grow(name, min(self.limit, aligned(size)))
+        size = min(self.limit, aligned(size))
+        for name in self.tensors:
+            self._grow(name, size)
+        self.allocated = size
 
     def _grow(self, name: str, rows: int) -> None:
         column, old = self.columns[name], self._settled(name)
         try:
             new = _room(column, rows)
         except torch.OutOfMemoryError:  # both do not fit on the device: move the old rows to host memory
-            old = self._tensors[name] = old.cpu()
+            old = self.tensors[name] = old.cpu()
             torch.cuda.empty_cache()
             new = _room(column, rows)
         new[: len(old)] = old
         if column.device.type != "cpu":
             new[len(old) :] = 0  # a dense product also reads rows not yet in use
-        self._tensors[name] = new
+        self.tensors[name] = new
 
     def _settled(self, name: str) -> Tensor:
         """A column after all kernels that write to it have finished, so the host may read it."""
         if self.columns[name].shared:
             torch.cuda.synchronize(self.columns[name].used_from)
-        return self._tensors[name]
+        return self.tensors[name]
 
     def state(self, rows: int) -> dict[str, Tensor]:
         """Copies of the first ``rows`` rows."""
-        return {name: self._settled(name)[:rows].clone() for name in self._tensors}
+        return {name: self._settled(name)[:rows].clone() for name in self.tensors}
 
     def put_back(self, state: dict[str, Tensor]) -> None:
         """Overwrite the first rows with what ``state`` returned."""
@@ -114,14 +104,15 @@ class RowTable:
     def restored(self, state: Mapping[str, Tensor], rows: int) -> "RowTable":
         """A table like this one that holds ``rows`` rows of ``state``, which was checked."""
         table = RowTable(self.columns, self.limit)
-        table._tensors = {name: _room(column, rows) for name, column in self.columns.items()}
-        for name, tensor in table._tensors.items():
+        table.tensors = {name: _room(column, rows) for name, column in self.columns.items()}
+        for name, tensor in table.tensors.items():
             tensor.copy_(state[name])
+        table.allocated = rows
         return table
 
     def bytes(self) -> int:
         """Bytes allocated now."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
 
 def _room(column: Column, rows: int) -> Tensor:

@@ -23,14 +23,15 @@ import torch
 from torch import Tensor
 
 from ramen import kernels
+from ramen.kernels.rows import write_rows
 from ramen.memory import codecs, queue_order
 from ramen.memory.fetch_ahead import FetchAhead
 from ramen.memory.plan import MemoryPlan
-from ramen.memory.row_table import RowTable
+from ramen.memory.row_table import Column, RowTable
 from ramen.memory.stream_memory import StreamMemory, expect, expect_at_least, expect_names
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
-from ramen.utils.numerics import aligned, finite_rows, plain_numerics
+from ramen.utils.numerics import aligned, finite_rows, plain_numerics, running_counts
 
 SPARE_ROW = 0
 _LEAST_SHARE = 16  # with fixed shapes a table starts at this fraction of its limit: a new size, a new graph
@@ -69,11 +70,12 @@ class Storage(StreamMemory):
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
-        self.queues, self.capacity, self.fifo = plan.queues, plan.capacity, plan.fifo
+        self.queues, self.capacity, self.slots, self.fifo = plan.queues, plan.capacity, plan.slots, plan.fifo
         self.codec = codecs.create(plan.codec, plan.gradient_size, plan.blocks)
         self.device = plan.device
         self.gradient_device = plan.gradient_device or plan.device
         self.columns = plan.columns()
+        self._written_by_kernel = {name for name, column in self.columns.items() if self._has_kernel(column)}
         self.fixed_shapes = self.device.type != "cpu"
         self.generation = 0
         self._ahead: FetchAhead | None = None  # what the present step has prefetched
@@ -132,7 +134,7 @@ class Storage(StreamMemory):
         self._most_rows = 1  # rows that may be in use, the spare one included: an upper bound
         self._admitted: range | None = None  # numbers of a batch that ``put`` has not stored yet
         self._announced: tuple[Tensor | None, Tensor | None] = None, None
-        self._table = RowTable(self.columns, aligned(self.plan.slots + 1))
+        self._table = RowTable(self.columns, aligned(self.slots + 1))
         self._index = {
             name: torch.zeros(shape, dtype=dtype, device=self.device)
             for name, (shape, dtype) in self.plan.index().items()
@@ -175,8 +177,9 @@ class Storage(StreamMemory):
         filled = (slots.view(self.queues, self.capacity) >= 0).sum(1)
         one_row_each = 1 <= rows <= len(slots) + 1 and torch.equal(held, torch.arange(1, rows, device="cpu"))
         counted = torch.equal(filled, counts.clamp_max(self.capacity)) and bool((counts >= 0).all())
-        if self.fifo == "float16":
-            counted = counted and bool((counts <= self.capacity).all())
+        if self.fifo == "float16":  # whose stream numbers may be infinite
+            ages = index["ages"]
+            counted = counted and bool((counts <= self.capacity).all()) and bool((ages >= 0).all())
         in_order = one_row_each and bool((slots >= -1).all())
         if not (in_order and counted and index["table"][-1] == SPARE_ROW):
             raise ValueError("the memory's state is damaged: its table, counts and rows do not fit together")
@@ -261,7 +264,7 @@ class Storage(StreamMemory):
         self._ahead = None
         numbers = range(self.seen, self.seen + batch)
         self._reserve(batch)
-        self._most_rows = min(self.plan.slots + 1, self._most_rows + batch)
+        self._most_rows = min(self.slots + 1, self._most_rows + batch)
         self.seen = numbers.stop
         self._admitted = numbers
         return numbers
@@ -274,7 +277,7 @@ class Storage(StreamMemory):
 
         # Of several images that pass through one slot within this batch, only the last one stays.
         position = torch.arange(batch, device=self.device)
-        last = torch.full((self.plan.slots + 1,), -1, device=self.device).scatter_reduce(
+        last = torch.full((self.slots + 1,), -1, device=self.device).scatter_reduce(
             0, slots, position, "amax"
         )
         source = last[slots]
@@ -288,9 +291,22 @@ class Storage(StreamMemory):
         rows = table[slots]
         for name in self.columns:
             values: Tensor = getattr(staged, name)
-            self._table.write(rows, name, values[source])
+            self._write(name, rows, values[source])
         if self._ahead is not None:
             self._ahead.outdate(rows)
+
+    def _write(self, name: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite rows of one column, which may be on another device than the row numbers."""
+        table = self._table.tensors[name]
+        if name in self._written_by_kernel:
+            write_rows(table, rows, values)
+        else:
+            table[rows.to(table.device)] = values.to(table.device)
+
+    def _has_kernel(self, column: Column) -> bool:
+        """Whether a kernel writes to a column: one that a GPU shares, or of wide rows on the GPU itself."""
+        beside = column.device == self.device and kernels.usable_on(self.device)
+        return column.shared or (beside and column.width > 0)
 
     def _assign_slots(self, staged: Staged) -> Tensor:
         """The slot of each entry; the last slot of all is for what is not kept."""
@@ -298,10 +314,10 @@ class Storage(StreamMemory):
         if self.fifo == "float16":
             return queue_order.float16_slots(queues, keep, staged.numbers, counts, self._index["ages"])
         # Ring buffers: the n-th entry of a queue takes place n modulo capacity.
-        arrived = queue_order.arrivals(queues, keep, self.queues)
+        arrived = running_counts(queues, keep, self.queues)
         sequence = counts[queues] + arrived.gather(1, queues[:, None])[:, 0] - 1
         counts += arrived[-1]
-        return torch.where(keep, queues * self.capacity + sequence % self.capacity, self.plan.slots)
+        return torch.where(keep, queues * self.capacity + sequence % self.capacity, self.slots)
 
     def _reserve(self, batch: int) -> None:
         """Make sure that the table has rows for ``batch`` more entries."""

@@ -42,27 +42,22 @@ class Answer:
     support: Callable[[], Support] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Prediction:
     """The answer for a batch, on the device of the images.
 
     Attributes:
         logits: The method's prediction, ``(B, C)`` in fp32 (fp64 for a double encoder).
+        zero_shot: The classifier's logits without adaptation, or a function that computes them.
         fallback: True for images that the method could not use (a non-finite pixel, embedding, gradient or
             logit); their ``logits`` are zero-shot.
         support: The entries behind each answer, if asked for.
     """
 
-    def __init__(
-        self,
-        logits: Tensor,
-        zero_shot: Tensor | Callable[[], Tensor],
-        fallback: Tensor,
-        support: Support | None = None,
-    ) -> None:
-        self.logits = logits
-        self.fallback = fallback
-        self.support = support
-        self._zero_shot = zero_shot
+    logits: Tensor
+    zero_shot: Tensor | Callable[[], Tensor]
+    fallback: Tensor
+    support: Support | None = None
 
     @property
     def labels(self) -> Tensor:
@@ -75,7 +70,7 @@ class Prediction:
 
         If the method has no use for them, asking costs a forward pass, and the images are kept until then.
         """
-        return self._zero_shot if isinstance(self._zero_shot, Tensor) else self._zero_shot()
+        return self.zero_shot if isinstance(self.zero_shot, Tensor) else self.zero_shot()
 
     def __repr__(self) -> str:
         return f"Prediction(labels={self.labels.tolist()}, fallback={int(self.fallback.sum())})"

@@ -129,7 +129,8 @@ class Method(DeclaredState, ABC):
             memory.admit(len(images))
             memory.announce(None if tags is None else upload(tags, images.device))
         answer = self.adapt(images, usable)
-        self.store_states()
+        if self._states:
+            self.store_states()
         return answer
 
     def _finish(self, answer: Answer, images: Tensor, home: torch.device, support: bool) -> Prediction:

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
+from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory, Recall
 from ramen.memory.row_table import Column
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
@@ -91,13 +91,14 @@ class DMN(Method):
         entropies = -(p_text * (p_text + 1e-8).log()).sum(1)
         batch = Arrivals(zero_shot.argmax(1), entropies, embeddings, usable)
 
-        log_memory = (clf.logit_scale * self._read(batch)).log_softmax(1)
-        self.memory.insert(batch)
+        found = self.memory.recall(batch, self.beta)
+        log_memory = (clf.logit_scale * self._read(batch, found)).log_softmax(1)
+        self.memory.insert(batch, found.ranks)
         log_alpha = math.log(self.alpha) if self.alpha else -math.inf
         logits = torch.logaddexp(log_text, log_memory + log_alpha) - math.log1p(self.alpha)
         return Answer(logits, zero_shot, usable)
 
-    def _read(self, batch: Arrivals) -> Tensor:
+    def _read(self, batch: Arrivals, found: Recall) -> Tensor:
         """Cosines ``(B, C)`` of each image z with the class vectors v that it reads from the memory.
 
         v is the sum of a class's entries m, always including its text embedding, weighted by
@@ -105,7 +106,6 @@ class DMN(Method):
         sum of a (z.m), and |v|^2 the sum of a a' (m.m') over all pairs of entries.
         """
         text = self.classifier.class_embeddings
-        found = self.memory.recall(batch, self.beta)
         to_text = (batch.embeddings @ text.T)[:, :, None]
         similar = torch.cat([found.stored, to_text], 2)
         weights = torch.cat([found.stored_weights, torch.exp(-self.beta * (1 - to_text))], 2)

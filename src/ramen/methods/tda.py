@@ -4,7 +4,6 @@ Karmanov et al., "Efficient Test-Time Adaptation of Vision-Language Models", CVP
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -117,13 +116,14 @@ class TDA(Method):
         batch = Arrivals(zero_shot.argmax(1), entropies, embeddings, usable)
 
         # The positive cache speaks for the class that each of its entries was predicted to be.
-        found = self.positive.recall(batch, self.positive_beta)
-        positive = found.stored_weights.sum(2) + found.batch_weights @ batch.of_class(clf.num_classes)
+        sure_found = self.positive.recall(batch, self.positive_beta)
+        of_class = batch.of_class(clf.num_classes)
+        positive = sure_found.stored_weights.sum(2) + sure_found.batch_weights @ of_class
 
         # The negative one takes what is neither sure nor hopeless; each entry speaks against all classes that
-        # it might be. (With a single class there is no entropy: 0/0 lies in no range.)
+        # it might be. (With a single class there is no entropy: 0/0 is in no range.)
         share = entropies / math.log2(clf.num_classes)
-        unsure = replace(batch, keep=usable & (share > self.entropy_lower) & (share < self.entropy_upper))
+        unsure = batch.keeping(usable & (share > self.entropy_lower) & (share < self.entropy_upper))
         masks = (probabilities > self.mask_lower) & (probabilities < self.mask_upper)
         found = self.negative.recall(unsure, self.negative_beta)
         stored_masks = self.negative["masks"].flatten(0, 1).to(positive.dtype)
@@ -131,7 +131,7 @@ class TDA(Method):
             positive.dtype
         )
 
-        self.positive.insert(batch)
-        self.negative.insert(unsure, masks=masks)
+        self.positive.insert(batch, sure_found.ranks)
+        self.negative.insert(unsure, found.ranks, masks=masks)
         logits = zero_shot + self.positive_alpha * positive - self.negative_alpha * negative
         return Answer(logits, zero_shot, usable)

@@ -48,3 +48,13 @@ def aligned(rows: int) -> int:
     75008
     """
     return -(-rows // 8) * 8
+
+
+def running_counts(groups: Tensor, counted: Tensor, number: int) -> Tensor:
+    """``(B, number)``: how many of the first rows, up to and including each, belong to each group.
+
+    >>> running_counts(torch.tensor([1, 0, 1]), torch.tensor([True, False, True]), 2).tolist()
+    [[0, 1], [0, 1], [0, 2]]
+    """
+    group = torch.arange(number, device=groups.device)
+    return ((groups == group[:, None]) & counted).cumsum(1).T  # a GPU is only fast along the last dimension
