@@ -312,7 +312,7 @@ def test_a_model(tmp_path):
         "6 norm layers with 384 parameters are adapted: ln_pre (1), transformer.resblocks.*.ln_1 (2), "
         "transformer.resblocks.*.ln_2 (2), ln_post (1); 32x32 pixels"
     )
-    assert found[1].text == "transformer"
+    assert found[1].text == "fused"
     (finding,) = trial.model_check("ViT-B-1/openai")
     assert finding.level == "problem"
     assert "did you mean" in finding.text

@@ -164,11 +164,12 @@ def test_threads_end_if_nobody_asks_any_more(clf: ramen.ZeroShotClassifier) -> N
 
 
 SCRIPT = """
-import sys, multiprocessing, itertools, time
+import sys, multiprocessing, itertools, signal, time
 from ramen import testing
 from ramen.models.prefetch import prefetch, prefetch_reads
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell has set
     images = prefetch(itertools.repeat([sys.argv[1]]), testing.small_classifier(), workers=1)
     next(images)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)

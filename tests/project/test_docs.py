@@ -43,6 +43,16 @@ def test_page_of_performance_shows_the_committed_results(name, monkeypatch):
     assert markdown_page(speed.tables(results["settings"])).strip() in page
 
 
+def test_page_of_performance_shows_the_other_methods(monkeypatch):
+    monkeypatch.syspath_prepend("benchmarks")
+    speed = load_benchmark("speed")
+    results = json.loads((DOCS.parent / "benchmarks/results/methods_speed_h200_fp16.json").read_text())
+    found = [t for t in speed.tables(results["settings"]) if t.title.endswith("methods with fused passes")]
+    assert len(found) == 2
+    page = (DOCS / "performance.md").read_text()
+    assert all(markdown_page([table]).strip() in page for table in found)
+
+
 def test_readme_states_the_committed_speeds():
     results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
     page = (DOCS.parent / "README.md").read_text()

@@ -21,7 +21,7 @@ def test_a_cuda_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert devices.parse_device("cuda:1") == torch.device("cuda", 1)
     assert devices.parse_device("cuda") == torch.device("cuda")
-    with pytest.raises(ValueError, match="device 'cuda:2' was asked for, but torch sees 2 CUDA devices"):
+    with pytest.raises(ValueError, match="device 'cuda:2' is not available: torch sees 2 CUDA devices"):
         devices.parse_device("cuda:2")
 
 

@@ -23,7 +23,7 @@ def register(info: MethodInfo) -> Callable[[_M], _M]:
 
     def enter(cls: _M) -> _M:
         if not cls.__module__.startswith(f"{_PACKAGE}."):
-            _load_own_methods()  # so that a taken name is told here, whatever was imported before
+            _load_own_methods()  # so that a taken name is reported here, whatever was imported before
         known = _METHODS.get(info.name)
         again = known is not None and (known.__module__, known.__qualname__) == (
             cls.__module__,

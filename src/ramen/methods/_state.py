@@ -94,7 +94,7 @@ class DeclaredState:
 
         Args:
             memory: It is also returned.
-            prefix: Goes before the names of its parts in a saved state.
+            prefix: Of the names of its parts in a saved state.
         """
         if prefix in self.memories:
             raise ValueError(f"prefix must be new, got {prefix!r}, which another memory has")

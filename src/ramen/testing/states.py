@@ -80,6 +80,8 @@ def check_other_parameters(bench: Bench) -> None:
 
     Tried for larger values of every parameter that is a whole number, most likely the size of something.
     """
+    if not bench.fresh().content():
+        return
     defaults = bench.fresh().info.defaults
     sizes = [name for name, value in defaults.items() if type(value) is int and name != "seed"]
     for name in sizes:

@@ -111,7 +111,7 @@ def test_data_that_moved_and_data_that_changed(tmp_path):
 class NeedsText(ramen.Method):
     """Writes a prompt that nobody can embed."""
 
-    def adapt(self, images, usable, tags, want_support):
+    def adapt(self, images, usable):
         from ramen.models.classifier import MissingPartError
 
         raise MissingPartError("there is no text encoder")
