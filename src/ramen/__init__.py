@@ -5,8 +5,9 @@
 True
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ramen.utils.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
@@ -57,14 +58,4 @@ _MODULES = {
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    raise AttributeError(f"module 'ramen' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _MODULES, ["__version__"])

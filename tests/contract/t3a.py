@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ramen
-from ramen.memory import Arrivals, Column, LowestEntropyMemory
+from ramen.memory import Arrivals, ColumnSpec, LowestEntropyMemory
 from ramen.methods import entropy
 from ramen.utils import checks
 
@@ -30,7 +30,7 @@ class T3A(ramen.Method):
         super().__init__(classifier, seed=seed)
         self.keep = checks.integer("keep", keep, 1)
         classes, width = classifier.class_embeddings.shape
-        columns = {"embeddings": Column(classifier.class_embeddings.dtype, classifier.device, width)}
+        columns = {"embeddings": ColumnSpec(classifier.class_embeddings.dtype, classifier.device, width)}
         self.supports = self.add_memory(LowestEntropyMemory(classes, self.keep, columns))
 
     def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:

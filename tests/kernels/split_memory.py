@@ -21,7 +21,7 @@ def split_on_the_cpu() -> Iterator[pytest.MonkeyPatch]:
     Kernels write and read them, which only Triton's interpreter can do on a CPU.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_table.Column, "shared", property(lambda column: column.used_from is not None))
+        patch.setattr(row_table.ColumnSpec, "shared", property(lambda column: column.used_from is not None))
         patch.setattr(row_table, "shared_zeros", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
         patch.setattr(torch.cuda, "synchronize", lambda device: None)
         patch.setattr(row_kernels, "_uses_triton", lambda device: True)

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
-from ramen.memory.row_table import Column
+from ramen.memory.row_table import ColumnSpec
 
 CPU = torch.device("cpu")
 
 
 def memory(classes: int, capacity: int, width: int = 3) -> LowestEntropyMemory:
-    columns = {"embeddings": Column(torch.float64, CPU, width), "numbers": Column(torch.int64, CPU)}
+    columns = {"embeddings": ColumnSpec(torch.float64, CPU, width), "numbers": ColumnSpec(torch.int64, CPU)}
     return LowestEntropyMemory(classes, capacity, columns)
 
 

@@ -7,8 +7,9 @@
 20
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ramen.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ramen.data.corruptions import CORRUPTIONS as CORRUPTIONS
@@ -53,12 +54,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'ramen.data' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

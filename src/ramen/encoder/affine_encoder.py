@@ -19,6 +19,7 @@ from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
 from ramen.encoder.fused_passes import FusedPasses, FusedTransformer
 from ramen.encoder.fused_tower import NotCoveredError
 from ramen.encoder.gradient_scaling import GradientScaling
+from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.probe import pooled, probe, relative_error
 from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
@@ -93,13 +94,13 @@ class AffineEncoder:
         if first is None:
             raise ValueError("module must have floating-point parameters, got none")
         self.device = first.device if device is None else parse_device(device)
-        self.dtype = _weight_dtype(module) if dtype is None else parse_dtype(dtype)
-        self.image_size = _stated_size(module)
+        self.dtype = weight_dtype(module) if dtype is None else parse_dtype(dtype)
+        self.image_size = stated_size(module)
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
         self._transformer: FusedTransformer | None = None
         self._build(module, frozenset())
-        shape = _example_shape(example, self.image_size)
+        shape = example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
             self._build(module, blind)
             self._probe(shape)
@@ -215,9 +216,9 @@ class AffineEncoder:
     def _probe(self, image_shape: tuple[int, ...]) -> frozenset[str]:
         """Find the axis that holds the images; returns the norm layers that see none, if there are any."""
         assert self._owner is not None
-        dtype = _weight_dtype(self._owner)
-        tolerance = _tolerance({self.dtype, dtype}, self.device)
-        finding = probe(self._owner, dtype, self._norms, self._features, self.base, image_shape, tolerance)
+        dtype = weight_dtype(self._owner)
+        limit = tolerance({self.dtype, dtype}, self.device)
+        finding = probe(self._owner, dtype, self._norms, self._features, self.base, image_shape, limit)
         if not finding.blind:
             self.embed_dim = finding.embed_dim
             self._owner = None
@@ -242,7 +243,7 @@ class AffineEncoder:
             tokens = transformer.tokens(pair.to(self.device, self.dtype))
             ours, _ = transformer.forward(tokens, self.base, keep=False)
             error = relative_error(ours, self._features(pair, self.base))
-            if not error <= _tolerance({self.dtype}, self.device):
+            if not error <= tolerance({self.dtype}, self.device):
                 difference = f"the fused passes differ from it by {error:.1%}"
                 warnings.warn(f"{type(self._module).__name__} is not fused: {difference}", stacklevel=6)
                 return difference
@@ -323,46 +324,3 @@ class AffineEncoder:
     def _collected(self) -> Tensor:
         parts = [norm.statistics for norm in self._batch_norms]
         return torch.cat([torch.stack([part.mean, part.var]) for part in parts if part is not None], dim=1)
-
-
-def check_fused(value: object) -> bool | str:
-    """``value``, if it is a choice between fused and plain passes."""
-    if value is not True and value is not False and value != "auto":
-        raise ValueError(f"fused must be True, False or 'auto', got {value!r}")
-    return value
-
-
-def _weight_dtype(module: nn.Module) -> torch.dtype:
-    """The type that most weights have: half-precision models keep their norm layers in fp32."""
-    sizes: dict[torch.dtype, int] = {}
-    for parameter in module.parameters():
-        if parameter.is_floating_point():
-            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype])
-
-
-def _tolerance(dtypes: set[torch.dtype], device: torch.device) -> float:
-    """How far two ways to compute the same features may be apart, relative to their size."""
-    if dtypes & {torch.float16, torch.bfloat16}:
-        return 0.05
-    # torch lets convolutions on a GPU round their factors to the ten bits of TF32
-    return 5e-3 if device.type == "cuda" else 1e-3
-
-
-def _stated_size(module: nn.Module) -> tuple[int, int] | None:
-    """The image size that open_clip's towers state, if the module does."""
-    size = getattr(module, "image_size", None)
-    if isinstance(size, int):
-        return size, size
-    if isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(s, int) for s in size):
-        return size[0], size[1]
-    return None
-
-
-def _example_shape(example: object, stated: tuple[int, int] | None) -> tuple[int, ...] | None:
-    if example is None:
-        return None if stated is None else (3, *stated)
-    if not isinstance(example, Tensor) or example.ndim != 4:
-        came = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
-        raise ValueError(f"example must be a batch of images (B, 3, H, W), got {came}")
-    return tuple(example.shape[1:])

@@ -6,14 +6,14 @@ from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.reservoir import Reservoir
 from ramen.memory.retrieval import Memory
-from ramen.memory.row_table import Column
+from ramen.memory.row_table import ColumnSpec
 from ramen.memory.stream_memory import StreamMemory
 from ramen.memory.timely_balanced import TimelyBalanced
 
 __all__ = [
     "Arrivals",
     "ClassMeans",
-    "Column",
+    "ColumnSpec",
     "ImageMemory",
     "LowestEntropyMemory",
     "Memory",

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import Column
+from ramen.memory.row_table import ColumnSpec
 from ramen.memory.stream_memory import StreamMemory, expect, expect_at_least, expect_finite, expect_names
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
@@ -103,12 +103,12 @@ class LowestEntropyMemory(StreamMemory):
     """
 
     @plain_numerics()
-    def __init__(self, classes: int, capacity: int, columns: dict[str, Column]) -> None:
+    def __init__(self, classes: int, capacity: int, columns: dict[str, ColumnSpec]) -> None:
         self.classes = classes
         self.capacity = capacity
         embeddings = columns["embeddings"]
         self.device = embeddings.device
-        self.columns = columns | {"entropies": Column(embeddings.dtype, self.device)}
+        self.columns = columns | {"entropies": ColumnSpec(embeddings.dtype, self.device)}
         needed, free = self.most_bytes(), free_bytes(self.device)
         if free is not None and needed > free:
             raise MemoryError(
@@ -202,7 +202,7 @@ class LowestEntropyMemory(StreamMemory):
         for tensor in (self._counts, *self._tables.values()):
             tensor.zero_()
 
-    def _shape(self, column: Column) -> tuple[int, ...]:
+    def _shape(self, column: ColumnSpec) -> tuple[int, ...]:
         return (self.classes, self.capacity, *column.row_shape)
 
     def state(self) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ramen.memory import codecs
-from ramen.memory.row_table import Column
+from ramen.memory.row_table import ColumnSpec
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import aligned
@@ -43,16 +43,18 @@ class MemoryPlan:
         """The most entries in all queues together."""
         return self.queues * self.capacity
 
-    def columns(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, ColumnSpec]:
         """What is stored per entry."""
         codec = codecs.create(self.codec, self.gradient_size, self.blocks)
         return {
-            "embeddings": Column(codec.embedding_dtype, self.device, self.embedding_size),
-            "gradients": Column(codec.dtype, self.gradient_device or self.device, codec.width, self.device),
-            "scales": Column(codec.scale_dtype, self.device, codec.scale_width),
-            "entropies": Column(torch.float32, self.device),
-            "tags": Column(torch.int64, self.device),
-            "numbers": Column(torch.int64, self.device),
+            "embeddings": ColumnSpec(codec.embedding_dtype, self.device, self.embedding_size),
+            "gradients": ColumnSpec(
+                codec.dtype, self.gradient_device or self.device, codec.width, self.device
+            ),
+            "scales": ColumnSpec(codec.scale_dtype, self.device, codec.scale_width),
+            "entropies": ColumnSpec(torch.float32, self.device),
+            "tags": ColumnSpec(torch.int64, self.device),
+            "numbers": ColumnSpec(torch.int64, self.device),
         }
 
     def index(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

@@ -13,7 +13,7 @@ from ramen.utils.numerics import aligned
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnSpec:
     """Dtype, device and width of one column; width 0 is a single number per row.
 
     A column in host memory that a GPU uses (``used_from``) is shared with it if Triton is installed: kernels
@@ -50,7 +50,7 @@ class RowTable:
         allocated: Rows that there is room for in every column.
     """
 
-    def __init__(self, columns: dict[str, Column], limit: int) -> None:
+    def __init__(self, columns: dict[str, ColumnSpec], limit: int) -> None:
         self.columns = columns
         self.limit = limit
         self.allocated = 1
@@ -115,7 +115,7 @@ class RowTable:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
 
-def _room(column: Column, rows: int) -> Tensor:
+def _room(column: ColumnSpec, rows: int) -> Tensor:
     shape = (rows, *column.row_shape)
     if column.shared:
         assert column.used_from is not None

@@ -27,7 +27,7 @@ from ramen.kernels.rows import write_rows
 from ramen.memory import codecs, queue_order
 from ramen.memory.fetch_ahead import FetchAhead
 from ramen.memory.plan import MemoryPlan
-from ramen.memory.row_table import Column, RowTable
+from ramen.memory.row_table import ColumnSpec, RowTable
 from ramen.memory.stream_memory import StreamMemory, expect, expect_at_least, expect_names
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
@@ -303,7 +303,7 @@ class Storage(StreamMemory):
         else:
             table[rows.to(table.device)] = values.to(table.device)
 
-    def _has_kernel(self, column: Column) -> bool:
+    def _has_kernel(self, column: ColumnSpec) -> bool:
         """Whether a kernel writes to a column: one that a GPU shares, or of wide rows on the GPU itself."""
         beside = column.device == self.device and kernels.usable_on(self.device)
         return column.shared or (beside and column.width > 0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory, Recall
-from ramen.memory.row_table import Column
+from ramen.memory.row_table import ColumnSpec
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
@@ -75,7 +75,7 @@ class DMN(Method):
         self.beta = checks.number("beta", beta, 0)
         self.capacity = checks.integer("capacity", capacity, 1)
         classes, width = classifier.class_embeddings.shape
-        embeddings = Column(classifier.class_embeddings.dtype, classifier.device, width)
+        embeddings = ColumnSpec(classifier.class_embeddings.dtype, classifier.device, width)
         memory = LowestEntropyMemory(classes, self.capacity, {"embeddings": embeddings})
         self.memory = self.add_memory(memory)
 

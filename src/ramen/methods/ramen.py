@@ -32,7 +32,7 @@ PLACEMENTS = ("encoder", "cpu", "split")
         title="Ramen: robust test-time adaptation with active sample selection",
         venue="CVPR 2026",
         paper="https://arxiv.org/abs/2604.21728",
-        updates="weight and bias of all norm layers, for each image its own; then the pretrained ones again",
+        updates="weight and bias of all norm layers, separately per image, always from the pretrained ones",
         predicts_with="a second forward pass after the update",
         batch_dependent=True,
         forwards=2,
@@ -42,7 +42,7 @@ PLACEMENTS = ("encoder", "cpu", "split")
             "batch mates enter the memory before an image is answered; with visibility='causal' only those "
             "before it do, and answers do not depend on the batch size",
             "queues are exact; the published code keeps their order in float16 (fifo='float16')",
-            "similarities and sums are in fp32, and the fp16 store has a scale for each gradient",
+            "similarities and sums are in fp32, and gradients stored in fp16 have one scale each",
         ),
     )
 )
@@ -51,10 +51,10 @@ class Ramen(Method):
 
     Args:
         classifier: What it adapts.
-        capacity: K, the most entries of a class. The paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C),
+        capacity: K, the most entries per class. The paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C),
             75 (ImageNet-C), 300 (DomainNet).
-        topk: k, how many are retrieved of each class; likewise 50, 5, 1, 10.
-        beta: How fast an entry's weight falls with its distance; likewise 5, 5, 0, 5.
+        topk: k, how many are retrieved per class; the paper's for these are 50, 5, 1, 10.
+        beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5.
         lr: Size of the signed step.
         entropy_weight: Weight entries by exp(-entropy).
         similarity_weight: Weight entries by exp(-beta * distance).
@@ -63,13 +63,13 @@ class Ramen(Method):
         fifo: "exact", or "float16" for the order of the published code.
         visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
             and what came before it.
-        codec: How gradients are stored: "fp32", "fp16", "int8", "int4" or "sign", one bit a value; or
-            "auto", the most exact of them that fits ``memory_budget``. The attribute says which was taken.
-        placement: Where the memory lies: with the "encoder", on the "cpu", or "split": embeddings with the
-            encoder and gradients on the CPU.
+        codec: How gradients are stored: "fp32", "fp16", "int8", "int4" or "sign", one bit per value; or
+            "auto", the most exact of them that fits ``memory_budget``. The attribute says which was chosen.
+        placement: Where the memory is stored: with the "encoder", on the "cpu", or "split": embeddings with
+            the encoder and gradients on the CPU.
         memory_budget: The most that the full memory may take, in bytes or as text such as "2 GiB". Without
-            it, "auto" takes up to three quarters of what is free where the memory lies.
-        seed: Decides what is drawn where ``consistency`` is off.
+            it, "auto" uses up to three quarters of the free memory of its devices.
+        seed: Decides what is drawn if ``consistency`` is off.
     """
 
     state_parameters = ("capacity", "balance", "fifo", "codec")

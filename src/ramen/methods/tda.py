@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
-from ramen.memory.row_table import Column
+from ramen.memory.row_table import ColumnSpec
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
@@ -96,8 +96,8 @@ class TDA(Method):
         self.mask_lower = checks.number("mask_lower", mask_lower, 0)
         self.mask_upper = checks.number("mask_upper", mask_upper, self.mask_lower)
         classes, width = classifier.class_embeddings.shape
-        embeddings = Column(classifier.class_embeddings.dtype, classifier.device, width)
-        masks = Column(torch.bool, classifier.device, classes)
+        embeddings = ColumnSpec(classifier.class_embeddings.dtype, classifier.device, width)
+        masks = ColumnSpec(torch.bool, classifier.device, classes)
         positive = LowestEntropyMemory(classes, self.positive_capacity, {"embeddings": embeddings})
         negative = LowestEntropyMemory(
             classes, self.negative_capacity, {"embeddings": embeddings, "masks": masks}

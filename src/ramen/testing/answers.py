@@ -113,11 +113,11 @@ def check_batch_independence(bench: Bench) -> None:
     batch = bench.batches[0]
     together = bench.fresh().predict(batch).logits
     alone = torch.cat([bench.fresh().predict(image[None]).logits for image in batch])
-    assert torch.allclose(together, alone, atol=tolerance(bench)), "an image alone is answered otherwise"
+    assert torch.allclose(together, alone, atol=tolerance(bench)), "an image alone gets another answer"
 
 
 def check_passes(bench: Bench) -> None:
-    """Forward and backward passes an image are those that the method states.
+    """Forward and backward passes per image are those that the method states.
 
     A memory that an update trains on counts as a batch, even while it holds less than one.
     """
@@ -133,4 +133,4 @@ def check_passes(bench: Bench) -> None:
     full = [[size] * len(passes) if sized else passes for passes in (counter.forwards, counter.backwards)]
     passes = tuple(sum(images) / (size * len(batches)) for images in full)
     declared = method.passes()  # those of the record, unless the parameters decide
-    assert passes == declared, f"{passes} forward and backward passes an image, {declared} declared"
+    assert passes == declared, f"{passes} forward and backward passes per image, {declared} declared"
