@@ -63,10 +63,13 @@ def test_the_contract_has_every_clause() -> None:
         "inputs_stay",
         "classifier_stays",
         "determinism",
+        "seeds",
         "tags_unread",
         "reset",
         "state",
         "foreign_state",
+        "damaged_state",
+        "other_parameters",
         "bounded_memory",
         "non_finite_images",
         "overflowing_images",
@@ -74,6 +77,7 @@ def test_the_contract_has_every_clause() -> None:
         "batch_independence",
         "passes",
         "bad_input",
+        "bad_parameters",
     ]
 
 

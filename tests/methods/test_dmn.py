@@ -116,8 +116,8 @@ def test_classes_without_entries_are_their_text() -> None:
     images = stream(1)[0][:1]
     cosines = method._read  # what the memory says about each class
 
-    def reading(batch):
-        seen.append(cosines(batch))
+    def reading(*given):
+        seen.append(cosines(*given))
         return seen[-1]
 
     seen: list[Tensor] = []

@@ -204,11 +204,11 @@ def test_the_state_is_in_full_precision() -> None:
     ("name", "value", "message"),
     [
         ("before_sums", torch.full((5, 16), torch.nan), "before_sums in the state must be finite"),
-        ("after_counts", torch.tensor([1, 1, -1, 1, 1]), "after_counts in the state must not be negative"),
+        ("after_counts", torch.tensor([1, 1, -1, 1, 1]), "after_counts in the state must be at least 0"),
         ("after_sums", torch.zeros(4, 16), r"after_sums in the state must be torch.float32 of shape \(5, 16"),
-        ("batches", torch.tensor(-1), "batches not negative"),
+        ("batches", torch.tensor(-1), "batches in the state must be at least 0"),
         ("gradient", torch.zeros(3), "gradient in the state must be torch.float32 of shape"),
-        ("more", torch.zeros(3), "mint's state must hold before_sums, .* got"),
+        ("more", torch.zeros(3), "mint's state must hold after_counts, .* got"),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(name: str, value: Tensor, message: str) -> None:

@@ -204,7 +204,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
     }.items():
         with pytest.raises(ValueError, match=r"in the state must be|must be"):
             method.load_state_dict({**good, f"content.{name}": value})
-    with pytest.raises(ValueError, match="note's state must hold affine, images, labels, seen, got"):
+    with pytest.raises(ValueError, match="the memory's state must hold images, labels, seen, got"):
         method.load_state_dict({k: v for k, v in good.items() if k != "content.seen"})
     assert all(torch.equal(good[name], tensor) for name, tensor in method.state_dict().items())
     with pytest.raises(ValueError, match="memory is 4 there and 5 here"):
@@ -223,4 +223,4 @@ def test_bad_parameters(parameters: dict, message: str) -> None:
 def test_the_record() -> None:
     record = ramen.describe("note")
     assert record.defaults == {"lr": 2e-5, "memory": 100, "statistics": "source", "seed": 0}
-    assert "2 forward, 1 backward, with memory the batch size" in str(record)
+    assert "2 forward, 1 backward, with memory equal to the batch size" in str(record)

@@ -279,7 +279,9 @@ def test_a_packed_memory_steps_along_what_it_stores(codec: str) -> None:
     packed, plain = (
         ramen.create("ramen", clf, capacity=9, topk=3, codec=c, visibility="causal") for c in (codec, "fp32")
     )
-    plain.memory.stage = lambda *batch: Memory.stage(plain.memory, *batch[:2], rounded(batch[2]), *batch[3:])
+    plain.memory.stage = lambda queues, embeddings, gradients, *rest, **options: Memory.stage(
+        plain.memory, queues, embeddings, rounded(gradients), *rest, **options
+    )
 
     def rounded(gradients: Tensor) -> Tensor:
         form = packed.memory.codec
@@ -389,7 +391,7 @@ def test_states_of_other_methods_and_versions_are_refused() -> None:
     ("damage", "message"),
     [
         ({"content.seen": torch.tensor([1, 2])}, r"seen in the state must be torch\.int64 of shape"),
-        ({"images_seen": torch.tensor(-1)}, "images_seen in the state must not be negative, got -1"),
+        ({"images_seen": torch.tensor(-1)}, "images_seen in the state must be at least 0, got -1"),
         ({"images_refused": 3}, "images_refused in the state must be a tensor, got int"),
         ({"class_embeddings": None}, "the class embeddings are not the same"),
         ({"header": 7}, "a header that cannot be read"),

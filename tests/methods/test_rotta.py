@@ -376,7 +376,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
     }.items():
         with pytest.raises(ValueError, match="in the state must be"):
             method.load_state_dict({**good, f"content.{name}": value})
-    with pytest.raises(ValueError, match="rotta's state must hold ages, arrived, entropies"):
+    with pytest.raises(ValueError, match="the memory's state must hold ages, entropies"):
         method.load_state_dict({k: v for k, v in good.items() if k != "content.ages"})
     assert all(torch.equal(good[name], tensor) for name, tensor in method.state_dict().items())
     with pytest.raises(ValueError, match="memory is 4 there and 5 here"):
@@ -430,4 +430,4 @@ def test_the_record_tells_both_readings() -> None:
     record = ramen.describe("rotta")
     assert (record.defaults["lr"], record.defaults["memory"], record.defaults["nu"]) == (1e-2, 64, 1e-3)
     assert "memory=100" in str(record)
-    assert "3 forward, 1 backward, with memory and interval the batch size" in str(record)
+    assert "3 forward, 1 backward, with memory and interval equal to the batch size" in str(record)

@@ -180,7 +180,7 @@ def test_states() -> None:
     for damaged, message in [
         ({"content.positive.counts": state["content.positive.counts"] + 9}, "between 0 and capacity=3"),
         ({"content.negative.counts": state["content.negative.counts"] - 9}, "between 0 and capacity=2"),
-        ({"content.more": torch.zeros(1)}, "must hold positive... and negative..., got"),
+        ({"content.more": torch.zeros(1)}, "tda's state must hold nothing, got"),
     ]:
         fresh = ramen.create("tda", clf)
         with pytest.raises(ValueError, match=message):

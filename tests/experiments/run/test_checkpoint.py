@@ -175,6 +175,7 @@ def test_refused_images_are_counted_once(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_resume(tmp_path, whole, monkeypatch, steps, capsys):
+    handler = signal.getsignal(signal.SIGINT)
     one = experiment()
     with monkeypatch.context() as patch:
         step = MethodRun._step
@@ -188,7 +189,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_resume(tmp_path, whole, monk
         with pytest.raises(KeyboardInterrupt):
             run_experiments([one], tmp_path)
     assert "Stopped after 12 of 24 images. The same command resumes." in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     steps.clear()
     (result,) = run_experiments([one], tmp_path)
     assert "ramen, seed 0: resuming after 12 images." in capsys.readouterr().err

@@ -18,7 +18,7 @@ from torch import Tensor
 import ramen.data.streams.orders  # noqa: F401  # registers the protocols
 from ramen.data.dataset import Dataset, Domain, Labels
 from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol
-from ramen.data.streams.sources import StreamSource, resolve_source
+from ramen.data.streams.stream_inputs import StreamSource, resolve_source
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, IntArray
 
