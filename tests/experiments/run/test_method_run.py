@@ -9,40 +9,13 @@ import torch
 import ramen
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.streams.stream import make_stream
-from ramen.experiments.plan.experiment import Experiment, plan
-from ramen.experiments.run import resources
+from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.run.execute import run_experiments
 from ramen.experiments.run.measure import STAGES
-from ramen.models.by_name import load_model
+from tests.experiments.run.tiny_runs import DATA, IMAGES, planned
 from tests.fakes.results import sample_result
 
-DATA = {"pictures": 8, "domains": ["fog", "impulse_noise", "neon", "chalk"]}
-
-
-IMAGES = 32
-
-
-def planned(*methods: str, **changes) -> list[Experiment]:
-    return plan(methods, **{"data_options": DATA, "batch": 7, **changes})
-
-
-@pytest.fixture(scope="module")
-def classifier():
-    return load_model("tiny", OBJECTS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_classifier(classifier):
-    """Loading takes longer than running: all runs of this file share one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resources, "load_model", lambda *_, **__: classifier)
-        yield
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
-    out = tmp_path_factory.mktemp("mixed")
-    return out, dict(zip(["ramen", "tent"], run_experiments(planned("ramen", "tent"), out), strict=True))
+pytestmark = pytest.mark.usefixtures("one_classifier")
 
 
 def plain_loop(classifier, method, stream, batch=7):
