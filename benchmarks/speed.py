@@ -120,7 +120,8 @@ def random_entries(method: Ramen, count: int) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def full_ramen(classifier: ramen.ZeroShotClassifier, setting: Setting, **parameters: Any) -> Ramen:
-    method = ramen.create("ramen", classifier, capacity=setting.capacity, topk=setting.topk, **parameters)
+    paper = {"capacity": setting.capacity, "topk": setting.topk, "beta": 5.0, "lr": 1e-2, "codec": "fp16"}
+    method = ramen.create("ramen", classifier, **{**paper, **parameters})
     assert isinstance(method, Ramen)
     for entries in random_entries(method, setting.classes * setting.capacity):
         method.memory.insert(method.memory.stage(*entries))
@@ -133,7 +134,7 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
     labels, embeddings, gradients, entropies = next(random_entries(method, len(images)))
     staged = memory.stage(labels, embeddings, gradients, entropies)
     support = memory.select(embeddings, method.topk)
-    weights = torch.exp(-support.entropies - method.beta * support.distances)
+    weights = torch.exp(-support.entropies - float(method.beta) * support.distances)
     rows = classifier.encoder.base.expand(len(images), -1).contiguous()
 
     def put(*batch: Tensor) -> tuple[Tensor, ...]:

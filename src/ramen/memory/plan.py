@@ -13,7 +13,9 @@ from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import aligned
 
 _CPU = torch.device("cpu")
-_SHARE_TO_TAKE = 0.75  # of the free memory; encoding and retrieval need the rest
+_SHARE_TO_TAKE = 0.5  # of the free memory; encoding, retrieval and other streams need the rest
+# What "auto" stands for, best first: fp32 takes twice the room and time of fp16 and gives the same labels.
+_AUTO_CODECS = tuple(name for name in codecs.CODECS if name != "fp32")
 
 
 @dataclass(frozen=True)
@@ -75,25 +77,42 @@ class MemoryPlan:
             needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes
         return needed
 
-    def within(self, budget: int | None) -> "MemoryPlan":
-        """The same plan, with the most exact codec that fits in place of ``"auto"``.
+    def within(self, budget: int | None, least_capacity: int | None = None) -> "MemoryPlan":
+        """The same plan, with a codec that fits in place of ``"auto"``, and a capacity that fits.
+
+        ``"auto"`` stands for fp16, or the most exact of the smaller codecs if that does not fit.
 
         Args:
-            budget: The most bytes that the full memory may take. Without it, ``"auto"`` uses up to three
-                quarters of the free memory of each device, and any other codec is accepted unchecked.
+            budget: The most bytes that the full memory may take. Without it, what is chosen here takes up to
+                half of the free memory of each device; a plan with nothing to choose is accepted unchecked.
+            least_capacity: The capacity may be lowered to this, if no codec fits otherwise; never if None.
 
         Raises:
-            MemoryError: The memory does not fit; with ``"auto"``, not even with the smallest codec.
+            MemoryError: The memory does not fit, whatever is chosen.
         """
         auto = self.codec == "auto"
-        plans = [replace(self, codec=name) for name in codecs.CODECS] if auto else [self]
-        if not auto and budget is None:
+        plans = [replace(self, codec=name) for name in _AUTO_CODECS] if auto else [self]
+        if budget is None and not auto and least_capacity is None:
             return self
         for plan in plans:
             excess = _excess(plan, budget)
             if excess is None:
                 return plan
-        raise MemoryError(f"even the smallest codec is too large: {excess}" if auto else excess)
+        smaller = None if least_capacity is None else plans[-1]._lowered(budget, least_capacity)
+        if smaller is None:
+            raise MemoryError(f"even the smallest codec is too large: {excess}" if auto else excess)
+        return smaller
+
+    def _lowered(self, budget: int | None, least: int) -> "MemoryPlan | None":
+        """With the largest capacity that fits; None if not even ``least`` does."""
+        fitting, too_large = 0, self.capacity
+        while too_large - fitting > 1:
+            middle = (fitting + too_large) // 2
+            if _excess(replace(self, capacity=middle), budget) is None:
+                fitting = middle
+            else:
+                too_large = middle
+        return replace(self, capacity=fitting) if fitting >= max(1, least) else None
 
 
 def _excess(plan: MemoryPlan, budget: int | None) -> str | None:
@@ -113,9 +132,9 @@ def _excess(plan: MemoryPlan, budget: int | None) -> str | None:
         if free is not None and count > _SHARE_TO_TAKE * free:
             share = readable_bytes(int(_SHARE_TO_TAKE * free))
             return (
-                f"{what} take up to {readable_bytes(count)} on {device}, but the limit is {share}, three "
-                "quarters of the free memory: lower capacity, choose another placement, or set memory_budget "
-                "to override the limit"
+                f"{what} take up to {readable_bytes(count)} on {device}, but the limit is {share}, half "
+                "of the free memory: lower capacity, choose another placement, or set memory_budget to "
+                "override the limit"
             )
     return None
 
@@ -125,4 +144,4 @@ def _smaller(plan: MemoryPlan) -> str:
     if plan.codec == smallest.codec:
         return ""
     size = readable_bytes(sum(smallest.max_bytes().values()))
-    return f", or choose a smaller codec ({smallest.codec!r} takes {size}, 'auto' the most exact that fits)"
+    return f", or choose a smaller codec ({smallest.codec!r} takes {size}, 'auto' the best that fits)"

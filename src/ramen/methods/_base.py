@@ -8,18 +8,20 @@ whole contract.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from ramen.kernels.cuda_graphs import CALLS_TO_RECORD, Function
+from ramen.memory.stream_memory import StreamMemory
 from ramen.methods import _saved_state
 from ramen.methods._answers import Answer, Prediction
 from ramen.methods._info import MethodInfo
+from ramen.methods._parameters import Parameters
 from ramen.methods._recording import RecordedSteps
 from ramen.methods._state import DeclaredState
 from ramen.models.classifier import ZeroShotClassifier
@@ -27,6 +29,7 @@ from ramen.utils import checks
 from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
+_Memory = TypeVar("_Memory", bound=StreamMemory)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -43,6 +46,8 @@ class Method(DeclaredState, ABC):
     info: ClassVar[MethodInfo]
     # the parameters that a saved state depends on, beside the classifier and the seed
     state_parameters: ClassVar[tuple[str, ...]] = ()
+    # those of them that states of earlier versions do not name, with the values that these had
+    later_parameters: ClassVar[Mapping[str, Any]] = {}
     # whether answers come with the entries behind them, if asked for
     retrieves: ClassVar[bool] = False
     # whether ``adapt`` does the same operations for every batch of a size, so that a CUDA graph may hold it:
@@ -54,6 +59,7 @@ class Method(DeclaredState, ABC):
         super().__init__()
         self.classifier = check_classifier(classifier)
         self.seed = checks.integer("seed", seed, 0)
+        self.chosen: dict[str, str] = {}  # why, for each parameter that the method chose itself
         self.images_seen = 0
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
         self._recorder = classifier.recorder()
@@ -88,6 +94,12 @@ class Method(DeclaredState, ABC):
     def record(self, function: Function) -> Function:
         """``function`` of tensors as a CUDA graph, on a GPU; for methods whose steps cannot be recorded."""
         return self._recorder.record(function) if self._records else function
+
+    def replace_memory(self, memory: _Memory, prefix: str = "") -> _Memory:
+        """Register ``memory`` in place of the one that has this prefix."""
+        del self.memories[prefix]
+        self._recorded_steps = RecordedSteps(self, self._recorder)  # the old ones hold the old addresses
+        return self.add_memory(memory, prefix)
 
     def generator(self, device: str | torch.device = "cpu", *, place: int | None = None) -> torch.Generator:
         """Random numbers decided by the seed and the place in the stream alone.
@@ -149,6 +161,11 @@ class Method(DeclaredState, ABC):
             return Prediction(logits, zero_shot_logits, fallback, entries)
         instead = zero_shot_logits()
         return Prediction(torch.where(fallback[:, None], instead, logits), instead, fallback, entries)
+
+    @property
+    def parameters(self) -> Parameters:
+        """What it runs with; ``parameters.why`` has the reasons for what it chose itself."""
+        return Parameters({n: getattr(self, n, v) for n, v in self.info.defaults.items()}, self.chosen)
 
     @property
     def images_refused(self) -> int:
@@ -226,7 +243,28 @@ class Method(DeclaredState, ABC):
     @plain_numerics()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue where ``state`` was taken; a ValueError says what differs and changes nothing."""
-        images_seen, refused = _saved_state.check(state, self._identity(), self.classifier.class_embeddings)
+        undo = self.adopt(_saved_state.saved_parameters(state))
+        try:
+            self._load(state)
+        except BaseException:
+            undo()
+            raise
+
+    def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
+        """For methods that choose parameters: use those of a state before it is compared and loaded.
+
+        Args:
+            saved: The parameters that the state names; empty if it is damaged.
+
+        Returns:
+            What takes it back, for a state that cannot be loaded.
+        """
+        return lambda: None
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        images_seen, refused = _saved_state.check(
+            state, self._identity(), self.classifier.class_embeddings, self.later_parameters
+        )
         prefix = "content."
         self.restore({name[len(prefix) :]: state[name] for name in state if name.startswith(prefix)})
         self.images_seen = images_seen

@@ -21,10 +21,27 @@ def write_header(identity: Mapping[str, Any]) -> Tensor:
     return torch.tensor(list(json.dumps(identity).encode()), dtype=torch.uint8, device="cpu")
 
 
+def saved_parameters(state: object) -> dict[str, Any]:
+    """The parameters that a saved state names; empty if it cannot be read, which ``check`` reports."""
+    try:
+        return dict(json.loads(bytes(state["header"].tolist()))["parameters"])  # type: ignore[index]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
 def check(
-    state: Mapping[str, Tensor], identity: Mapping[str, Any], class_embeddings: Tensor
+    state: Mapping[str, Tensor],
+    identity: Mapping[str, Any],
+    class_embeddings: Tensor,
+    later_parameters: Mapping[str, Any],
 ) -> tuple[int, int]:
     """Raise ValueError that says what differs, unless ``state`` is of this identity and these classes.
+
+    Args:
+        state: What was saved.
+        identity: What it must belong to.
+        class_embeddings: Those of the classifier.
+        later_parameters: Parameters that older states do not name, with the values that these had.
 
     Returns:
         How many images it had seen, and how many of them refused.
@@ -36,6 +53,7 @@ def check(
         raise ValueError(f"state must be what state_dict() returned, got one without {', '.join(missing)}")
     try:
         saved = json.loads(bytes(state["header"].tolist()))
+        saved["parameters"] = {**later_parameters, **saved["parameters"]}
         found = _differences(saved, identity)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"state has a header that cannot be read: {error!r}") from error

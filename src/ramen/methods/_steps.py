@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import Statistics, of_batch
@@ -70,6 +71,18 @@ def sample_gradients(
 def adapted_logits(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> tuple[Tensor]:
     """Logits of a batch with these norm parameters, in a tuple, as recorded functions return."""
     return (classifier.logits(classifier.encode(images, affine)),)
+
+
+def unit_rows(gradients: Tensor) -> Tensor:
+    """Each row at length 1; a row that is zero, or next to it, stays so."""
+    return F.normalize(gradients, dim=1)
+
+
+def mixed_logits(zero_shot: Tensor, adapted: Tensor, share: float) -> Tensor:
+    """Logits of the mean of two predictions, of which the zero-shot one has this ``share``."""
+    parts = (zero_shot, share), (adapted, 1 - share)
+    first, second = (torch.log_softmax(logits.float(), dim=1) + math.log(part) for logits, part in parts)
+    return torch.logaddexp(first, second)
 
 
 def entropy_gradient(

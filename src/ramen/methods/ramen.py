@@ -4,7 +4,10 @@ Bao et al., "Ramen: Robust Test-Time Adaptation of Vision-Language Models with A
 CVPR 2026.
 """
 
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,17 +16,26 @@ from ramen.memory import queue_order
 from ramen.memory.codecs import CODECS
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory, Selection
-from ramen.methods._answers import Answer, Support
+from ramen.methods._answers import Answer, Prediction, Support
 from ramen.methods._base import Method
+from ramen.methods._choices import choose_memory
 from ramen.methods._info import MethodInfo
+from ramen.methods._parameters import AUTO
 from ramen.methods._registry import register
-from ramen.methods._steps import adapted_logits, sample_gradients, sign_step
+from ramen.methods._step_size import choose_step
+from ramen.methods._steps import adapted_logits, mixed_logits, sample_gradients, sign_step, unit_rows
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.byte_sizes import parse_bytes
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
+GUARD = 0.4  # a share of the prediction
+_PULL = 0.5  # per standard deviation of distances
+_WHY = {
+    "beta": "weights in units of the model's own entropies and distances, gradients at unit length",
+    "guard": f"{GUARD:g} if beta or lr is chosen, none if both are given",
+}
 
 
 @register(
@@ -49,13 +61,22 @@ PLACEMENTS = ("encoder", "cpu", "split")
 class Ramen(Method):
     """Retrieve similar images, balanced over predicted classes, and step along their gradients.
 
+    Without parameters it chooses for the model and the classes that it is given: ``method.parameters`` has
+    the values, ``method.parameters.why`` the reasons. The paper's method is that with ``beta`` and ``lr``
+    given as numbers; ``docs/methods.md`` says what "auto" adds to it.
+
     Args:
         classifier: What it adapts.
-        capacity: K, the most entries per class. The paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C),
-            75 (ImageNet-C), 300 (DomainNet).
-        topk: k, how many are retrieved per class; the paper's for these are 50, 5, 1, 10.
-        beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5.
-        lr: Size of the signed step.
+        capacity: K, the most entries per class; "auto" for 75,000 in all, or what fits ``memory_budget``. The
+            paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C), 75 (ImageNet-C), 300 (DomainNet).
+        topk: k, how many are retrieved per class; "auto" for about 60 in all, at least 3 per class up to 1000
+            in all. The paper's for these data sets: 50, 5, 1, 10.
+        beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5. "auto": weights
+            in the model's own units (``_weights``), and gradients stored at unit length.
+        lr: Size of the signed step; "auto" for what the model stands (``ramen.methods._step_size``). The
+            paper's is 1e-2.
+        guard: The share of the zero-shot probabilities in every prediction. "auto": 0.4 if ``beta`` or ``lr``
+            is "auto", and else 0, as in the paper.
         entropy_weight: Weight entries by exp(-entropy).
         similarity_weight: Weight entries by exp(-beta * distance).
         balance: Prediction balance; without it one queue of C*K entries, of which C*k are retrieved.
@@ -64,42 +85,40 @@ class Ramen(Method):
         visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
             and what came before it.
         codec: How gradients are stored: "fp32", "fp16", "int8", "int4" or "sign", one bit per value; or
-            "auto", the most exact of them that fits ``memory_budget``. The attribute says which was chosen.
+            "auto": fp16, or the most exact of the smaller ones that fits ``memory_budget``.
         placement: Where the memory is stored: with the "encoder", on the "cpu", or "split": embeddings with
             the encoder and gradients on the CPU.
         memory_budget: The most that the full memory may take, in bytes or as text such as "2 GiB". Without
-            it, "auto" uses up to three quarters of the free memory of its devices.
+            it, "auto" uses up to half of the free memory of its devices.
         seed: Decides what is drawn if ``consistency`` is off.
     """
 
-    state_parameters = ("capacity", "balance", "fifo", "codec")
+    state_parameters = ("capacity", "balance", "fifo", "codec", "unit_gradients")
+    later_parameters: ClassVar = {"unit_gradients": False}
     retrieves = True
     recordable = True
 
     def __init__(
         self,
         classifier: ZeroShotClassifier,
-        capacity: int = 750,
-        topk: int = 5,
-        beta: float = 5.0,
-        lr: float = 1e-2,
+        capacity: int | str = AUTO,
+        topk: int | str = AUTO,
+        beta: float | str = AUTO,
+        lr: float | str = AUTO,
         *,
+        guard: float | str = AUTO,
         entropy_weight: bool = True,
         similarity_weight: bool = True,
         balance: bool = True,
         consistency: bool = True,
         fifo: str = "exact",
         visibility: str = "batch",
-        codec: str = "fp16",
+        codec: str = AUTO,
         placement: str = "encoder",
         memory_budget: int | str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(classifier, seed=seed)
-        self.capacity = checks.integer("capacity", capacity, 1)
-        self.topk = checks.integer("topk", topk, 1, self.capacity, at_most="capacity")
-        self.beta = checks.number("beta", beta, 0)
-        self.lr = checks.number("lr", lr, 0)
         self.entropy_weight = checks.flag("entropy_weight", entropy_weight)
         self.similarity_weight = checks.flag("similarity_weight", similarity_weight)
         self.balance = checks.flag("balance", balance)
@@ -111,30 +130,38 @@ class Ramen(Method):
             raise ValueError(
                 "fifo='float16' is the order of the published code, which has visibility='batch'"
             )
-        classes = classifier.num_classes
+        self.memory_budget = memory_budget
         # Without balance one queue stands for all classes, and as much is retrieved of it.
-        queues, self._classes_per_queue = (classes, 1) if self.balance else (1, classes)
-        plan = MemoryPlan(
-            queues,
-            self.capacity * self._classes_per_queue,
-            classifier.class_embeddings.shape[1],
-            len(classifier.encoder.base),
-            codec=checks.choice("codec", codec, (*CODECS, "auto")),
-            blocks=[piece.stop - piece.start for piece in classifier.encoder.layout],
-            fifo=self.fifo,
-            device=torch.device("cpu") if self.placement == "cpu" else classifier.device,
-            gradient_device=torch.device("cpu") if self.placement == "split" else None,
+        self._classes_per_queue = 1 if self.balance else classifier.num_classes
+        most = None if capacity == AUTO else checks.integer("capacity", capacity, 1)
+        if topk != AUTO:
+            topk = checks.integer("topk", topk, 1, most, at_most="capacity")
+        self.capacity, self.topk, self.codec, why = choose_memory(
+            self._plan,
+            classifier.num_classes,
+            AUTO if most is None else most,
+            topk,
+            checks.choice("codec", codec, (*CODECS, AUTO)),
+            None if memory_budget is None else parse_bytes("memory_budget", memory_budget),
         )
-        budget = None if memory_budget is None else parse_bytes("memory_budget", memory_budget)
-        plan = plan.within(budget)
-        self.codec = plan.codec
-        self.memory = self.add_memory(Memory(plan))
+        self.memory = self.add_memory(Memory(self._plan(self.capacity, self.codec)))
+        self.beta = AUTO if beta == AUTO else checks.number("beta", beta, 0)
+        self.unit_gradients = beta == AUTO
+        self.lr: float | str = AUTO if lr == AUTO else checks.number("lr", lr, 0)
+        self.guard = checks.number("guard", GUARD * (AUTO in (beta, lr)) if guard == AUTO else guard, 0)
+        if self.guard >= 1:
+            raise ValueError(f"guard must be below 1, got {guard}")
+        auto = {"beta": beta == AUTO, "guard": guard == AUTO}
+        self.chosen |= {**why, **{name: _WHY[name] for name, chosen in auto.items() if chosen}}
+        if lr == AUTO:
+            self._choose_lr(classifier.image_size)
         # A memory that makes the host wait cannot be recorded; then the passes are, one by one.
         self._first_pass = self.record(partial(sample_gradients, classifier))
         self._second_pass = self.record(partial(adapted_logits, classifier))
 
     def __repr__(self) -> str:
-        return f"Ramen(topk={self.topk}, beta={self.beta}, lr={self.lr}, {self.memory!r})"
+        step = f"topk={self.topk}, beta={self.beta}, lr={self.lr}, guard={self.guard:.3g}"
+        return f"Ramen({step}, {self.memory!r})"
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """The five steps of the paper, for a batch."""
@@ -148,7 +175,8 @@ class Ramen(Method):
         queues = zero_shot.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
 
         # 2. Insert each image into the queue of its pseudo-label.
-        entries = memory.stage(queues, embeddings, gradients, entropies, keep=usable)
+        stored = unit_rows(gradients) if self.unit_gradients else gradients
+        entries = memory.stage(queues, embeddings, stored, entropies, keep=usable)
         staged = entries if self.visibility == "causal" else None  # inserted after all have been answered
         if staged is None:
             memory.put(entries)
@@ -162,21 +190,103 @@ class Ramen(Method):
         gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
         if staged is not None:
             memory.put(staged)
-        adapted = sign_step(base, gradient, self.lr)
+        adapted = sign_step(base, gradient, float(self.lr))
 
         # 5. Predict with each image's own weights; the pretrained ones were never touched.
         (logits,) = self._second_pass(images, adapted)
+        if self.guard:
+            logits = mixed_logits(zero_shot, logits, self.guard)
         kept = entries.keep.to(base.device)
         return Answer(logits, zero_shot, kept, support=partial(_as_support, support, weights))
 
     def _weights(self, support: Selection) -> Tensor:
-        """exp(-entropy - beta * distance), without the parts that are switched off."""
+        """exp(-entropy - beta * distance), without the parts that are switched off.
+
+        With ``beta="auto"``, entropies are in units of the highest that is possible, and distances in
+        standard deviations from the mean of those that the image retrieved, at most one to either side, of
+        which half counts. So models whose embeddings keep other distances get the same weights, and no image
+        outweighs the others by far: not the query itself, at distance 0, and not its own class.
+        """
         log_weights = torch.zeros_like(support.distances)
         if self.entropy_weight:
-            log_weights = log_weights - support.entropies
+            unit = math.log(max(2, self.classifier.num_classes)) if self.beta == AUTO else 1.0
+            log_weights = log_weights - support.entropies / unit
         if self.similarity_weight and self.consistency:
-            log_weights = log_weights - self.beta * support.distances
+            if self.beta == AUTO:
+                log_weights = log_weights - _PULL * _standardized(support.distances, support.valid)
+            else:
+                log_weights = log_weights - float(self.beta) * support.distances
         return torch.where(support.valid, log_weights.exp(), 0)
+
+    # -- what it chooses ----------------------------------------------------------------------------
+
+    def _plan(self, capacity: int, codec: str) -> MemoryPlan:
+        clf = self.classifier
+        return MemoryPlan(
+            clf.num_classes // self._classes_per_queue,
+            capacity * self._classes_per_queue,
+            clf.class_embeddings.shape[1],
+            len(clf.encoder.base),
+            codec=codec,
+            blocks=[piece.stop - piece.start for piece in clf.encoder.layout],
+            fifo=self.fifo,
+            device=torch.device("cpu") if self.placement == "cpu" else clf.device,
+            gradient_device=torch.device("cpu") if self.placement == "split" else None,
+        )
+
+    def _choose_lr(self, size: tuple[int, int] | None) -> None:
+        if size is None:
+            self.lr, self.chosen["lr"] = AUTO, "follows when the first images show their size"
+        else:
+            self.lr, self.chosen["lr"] = choose_step(self.classifier, size)
+
+    def predict(
+        self, images: Tensor, *, tags: Tensor | None = None, return_support: bool = False
+    ) -> Prediction:
+        """As every method; the first images show their size if the classifier did not know it."""
+        if self.lr == AUTO:
+            height, width = self.classifier.check_images(images).shape[2:]
+            self._choose_lr((height, width))
+        return super().predict(images, tags=tags, return_support=return_support)
+
+    def reset(self) -> None:
+        """Back to fresh."""
+        super().reset()
+        if "lr" in self.chosen:
+            self._choose_lr(self.classifier.image_size)
+
+    def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
+        """Use the capacity and codec of a saved state, where they were chosen here.
+
+        How much memory is free decides what is chosen, and may be different when a stream is resumed.
+        """
+        own: dict[str, Any] = {"capacity": self.capacity, "codec": self.codec}
+        theirs = {name: saved.get(name) for name in own if name in self.chosen}
+        capacity, codec = (own | theirs).values()
+        fits = type(capacity) is int and codec in CODECS and capacity >= self.topk
+        if not fits or (capacity, codec) == (self.capacity, self.codec):
+            return super().adopt(saved)
+        before = self.capacity, self.codec, self.memory, dict(self.chosen)
+
+        def undo() -> None:
+            self.capacity, self.codec, memory, self.chosen = before
+            self.memory = self.replace_memory(memory)
+
+        self.capacity, self.codec = capacity, codec
+        self.chosen |= dict.fromkeys(theirs, "as in the state that was loaded")
+        self.memory = self.replace_memory(Memory(self._plan(capacity, codec)))
+        return undo
+
+
+def _standardized(distances: Tensor, valid: Tensor) -> Tensor:
+    """Standard deviations from the mean of a query's valid distances, at most one to either side."""
+    dims = (1, 2)
+    count = valid.sum(dims, keepdim=True).clamp_min(1)
+    mean = torch.where(valid, distances, 0).sum(dims, keepdim=True) / count
+    apart = distances - mean
+    deviation = (torch.where(valid, apart.square(), 0).sum(dims, keepdim=True) / count).sqrt()
+    # Distances that are equal up to rounding count as equal.
+    return (apart / deviation.clamp_min(1e-4)).clamp(-1, 1)
 
 
 def _as_support(selection: Selection, weights: Tensor) -> Support:

@@ -22,7 +22,7 @@ from ramen.experiments.studies.study_result import ReportProgress, no_progress, 
 from ramen.memory.retrieval import Memory
 from ramen.methods._answers import Support
 from ramen.methods._registry import create
-from ramen.methods._steps import entropy, sign_step
+from ramen.methods._steps import entropy, sample_gradients, sign_step, unit_rows
 from ramen.methods.ramen import Ramen
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -148,12 +148,12 @@ class _Replay:
         weights = support.weights[index][chosen].to(classifier.device)
         again: list[Tensor] = []
         spent = seconds(
-            lambda: again.append(recomputed_gradient(classifier, images, weights, self.batch)),
+            lambda: again.append(recomputed_gradient(method, images, weights, self.batch)),
             classifier.device,
         )
         rows = torch.stack([cached[index].to(again[0]), again[0]])
         with torch.no_grad():
-            steps = sign_step(classifier.encoder.base, rows, method.lr)
+            steps = sign_step(classifier.encoder.base, rows, float(method.lr))
             logits = classifier.logits(classifier.encode(image.expand(2, -1, -1, -1), steps))
         return Query(
             position=start + index,
@@ -165,13 +165,16 @@ class _Replay:
         )
 
 
-def recomputed_gradient(
-    classifier: ZeroShotClassifier, images: Tensor, weights: Tensor, batch: int
-) -> Tensor:
-    """The gradient ``(G,)`` of the weighted sum of the images' entropies at the pretrained weights."""
+def recomputed_gradient(method: Ramen, images: Tensor, weights: Tensor, batch: int) -> Tensor:
+    """The weighted sum ``(G,)`` of the gradients of the images' entropies, as ``method`` would store them."""
+    classifier = method.classifier
     base = classifier.encoder.base
     total = torch.zeros_like(base)
     for part, weight in zip(images.split(batch), weights.split(batch), strict=True):
+        if method.unit_gradients:
+            with torch.no_grad():
+                total += weight @ unit_rows(sample_gradients(classifier, part)[3])
+            continue
         with torch.enable_grad():
             affine = base.detach().requires_grad_()
             entropies = entropy(classifier.logits(classifier.encode(part, affine)))
