@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated
 
 import typer
@@ -28,6 +29,11 @@ app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
 
 
+def _names(listed: str) -> list[str]:
+    """Class names that are separated by commas."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
 @app.callback()
 def main() -> None:
     """Set up what every command needs."""
@@ -39,6 +45,11 @@ def describe(
     name: Annotated[
         str | None, typer.Argument(help="Name of a method. Without it, all methods are listed, one per line.")
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Class names, separated by commas: also show what the method chooses for them."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The model to choose for, with --classes.")] = "tiny",
 ) -> None:
     """Describe a method: its paper, what it updates, what it predicts with, its parameters."""
     from ramen.methods._registry import describe as record
@@ -52,6 +63,14 @@ def describe(
         typer.echo(record(name))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from None
+    if classes is not None:
+        from ramen.experiments.commands.options import exit_on_error
+        from ramen.methods._registry import create
+        from ramen.models.by_name import load_model
+
+        with exit_on_error():
+            created = create(name, load_model(model, _names(classes)))
+        typer.echo(f"\nOn {model} with these classes:\n{indent(str(created.parameters), '  ')}")
 
 
 @app.command()
@@ -78,10 +97,9 @@ def demo(
 
     from ramen.experiments import demo as demonstration
 
-    names = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
     try:
         results = demonstration.run(
-            classes=names,
+            classes=None if classes is None else _names(classes),
             methods=method or demonstration.METHODS,
             seed=seed,
             quick=quick,

@@ -36,7 +36,7 @@ def self_test() -> Iterator[Finding]:
     zero_shot_ms = 1000 * (time.perf_counter() - start) / len(images)
     correct = int((labels == torch.arange(len(names))).sum())
     yield _zero_shot_finding(correct, len(names))
-    method = create("ramen", classifier, topk=3, beta=0.0, lr=0.02)
+    method = create("ramen", classifier)
     start = time.perf_counter()
     prediction = method.predict(images)
     ramen_ms = 1000 * (time.perf_counter() - start) / len(images)

@@ -82,6 +82,7 @@ def run(
     results = _results(runs, stream)
     print_tables(console, [_domain_table(results), _summary_table(results)])
     _print_shares(results, console)
+    _print_choices(results, console)
     _save(results, runs, stream, out, console)
     console.print(NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     return results
@@ -193,6 +194,7 @@ def _results(runs: Sequence[DemoRun], stream: Stream) -> dict[str, Any]:
         result = one.run.result()
         methods[one.name] = {
             "parameters": result["experiment"]["parameters"],
+            "chosen": result["provenance"]["method"]["chosen"],
             "average": result["scores"]["average"],
             "domains": result["scores"]["domains"],
             "difference": result["scores"]["difference"],
@@ -246,6 +248,15 @@ def _print_shares(results: dict[str, Any], console: Console) -> None:
             f"{share / chance:.1f} times chance ({chance:.1%}).",
             soft_wrap=True,
         )
+
+
+def _print_choices(results: dict[str, Any], console: Console) -> None:
+    for method, entry in results["methods"].items():
+        if entry["chosen"]:
+            values = ", ".join(f"{name}={chosen['value']}" for name, chosen in entry["chosen"].items())
+            console.print(
+                f"{title(method)} chose for itself: {values}.", soft_wrap=True, highlight=False, markup=False
+            )
 
 
 def _save(

@@ -79,10 +79,15 @@ def unit_rows(gradients: Tensor) -> Tensor:
 
 
 def mixed_logits(zero_shot: Tensor, adapted: Tensor, share: float) -> Tensor:
-    """Logits of the mean of two predictions, of which the zero-shot one has this ``share``."""
-    parts = (zero_shot, share), (adapted, 1 - share)
-    first, second = (torch.log_softmax(logits.float(), dim=1) + math.log(part) for logits, part in parts)
-    return torch.logaddexp(first, second)
+    """Logits of the mean of two predictions, of which the zero-shot one has this ``share``.
+
+    Their level, which no probability shows, is the mean of both: equal predictions keep their logits.
+    """
+    exact = torch.promote_types(adapted.dtype, torch.float32)
+    parts = [(zero_shot.to(exact), share), (adapted.to(exact), 1 - share)]
+    first, second = (torch.log_softmax(logits, dim=1) + math.log(part) for logits, part in parts)
+    level = sum(part * logits.logsumexp(1, keepdim=True) for logits, part in parts)
+    return torch.logaddexp(first, second) + level
 
 
 def entropy_gradient(

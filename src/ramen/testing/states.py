@@ -82,8 +82,9 @@ def check_other_parameters(bench: Bench) -> None:
     """
     if not bench.fresh().content():
         return
-    defaults = bench.fresh().info.defaults
-    sizes = [name for name, value in defaults.items() if type(value) is int and name != "seed"]
+    fresh = bench.fresh()
+    sizes = [name for name in fresh.info.defaults if type(getattr(fresh, name, None)) is int]
+    sizes.remove("seed")
     for name in sizes:
         value = getattr(bench.fresh(), name) * 10
         try:

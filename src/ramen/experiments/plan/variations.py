@@ -7,6 +7,7 @@ from typing import Any
 from ramen.experiments.analysis import paper
 from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.plan.values import parse_value, plain
+from ramen.methods._parameters import AUTO
 from ramen.methods._registry import describe
 from ramen.utils.checks import nearest
 
@@ -41,6 +42,9 @@ _TOPK = (1, 2, 5, 10, 20, 50)
 _RATES = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)
 _BATCHES = (1, 2, 5, 10, 20, 50, 100)
 GRIDS = ("capacity", "topk", "beta", "lr", BATCH)
+_FLOATS = ("beta", "lr", "guard")  # of those that a method may choose itself
+# What grids are built around for parameters that the method chooses itself: the paper's on CIFAR-100-C
+_CENTRES = {"capacity": 750, "topk": 5, "beta": 5.0, "lr": 1e-2}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ def parse_variation(text: str, base: Experiment) -> Variation:
 def _typed(method: str, name: str, value: Any) -> Any:
     """Whole numbers of a float parameter as floats, so that 5 and 5.0 are one experiment."""
     default = describe(method).defaults.get(name)
-    return float(value) if isinstance(default, float) and type(value) is int else value
+    is_float = isinstance(default, float) or (default == AUTO and name in _FLOATS)
+    return float(value) if is_float and type(value) is int else value
 
 
 def _grid(name: str, base: Experiment) -> tuple[list[Any], str]:
@@ -106,6 +111,7 @@ def _grid(name: str, base: Experiment) -> tuple[list[Any], str]:
     if curve is not None:
         return list(curve.points), f"the paper's values ({curve.source})"
     own = base.all_parameters()
+    own |= {key: centre for key, centre in _CENTRES.items() if own.get(key) == AUTO}
     if name == "capacity":
         sizes = [max(round(share * own["capacity"]), own.get("topk", 1)) for share in _CAPACITIES]
         return sizes, f"1/15 to 2 times {own['capacity']}, as in the paper on CIFAR-100-C"

@@ -73,6 +73,11 @@ def method_block(experiment: Experiment, method: Method, stream: Stream) -> dict
         "batch_dependent": method.batch_dependent,
         "reset": reset_policy(stream),
         "parameters": experiment.all_parameters(),
+        # what the method chose itself in place of "auto"
+        "chosen": {
+            name: {"value": plain(method.parameters[name]), "why": why}
+            for name, why in sorted(method.parameters.why.items())
+        },
     }
 
 

@@ -147,10 +147,12 @@ class _Replay:
         images = torch.cat([self._read(slice(position, position + 1)) for position in positions])
         weights = support.weights[index][chosen].to(classifier.device)
         again: list[Tensor] = []
-        spent = seconds(
-            lambda: again.append(recomputed_gradient(method, images, weights, self.batch)),
-            classifier.device,
-        )
+
+        def recompute() -> None:
+            unit = method.unit_gradients
+            again.append(recomputed_gradient(classifier, images, weights, self.batch, unit=unit))
+
+        spent = seconds(recompute, classifier.device)
         rows = torch.stack([cached[index].to(again[0]), again[0]])
         with torch.no_grad():
             steps = sign_step(classifier.encoder.base, rows, float(method.lr))
@@ -165,13 +167,14 @@ class _Replay:
         )
 
 
-def recomputed_gradient(method: Ramen, images: Tensor, weights: Tensor, batch: int) -> Tensor:
-    """The weighted sum ``(G,)`` of the gradients of the images' entropies, as ``method`` would store them."""
-    classifier = method.classifier
+def recomputed_gradient(
+    classifier: ZeroShotClassifier, images: Tensor, weights: Tensor, batch: int, *, unit: bool = False
+) -> Tensor:
+    """The weighted sum ``(G,)`` of the gradients of the images' entropies, each at ``unit`` length if so."""
     base = classifier.encoder.base
     total = torch.zeros_like(base)
     for part, weight in zip(images.split(batch), weights.split(batch), strict=True):
-        if method.unit_gradients:
+        if unit:
             with torch.no_grad():
                 total += weight @ unit_rows(sample_gradients(classifier, part)[3])
             continue

@@ -1,0 +1,271 @@
+"""What Ramen gains on zero-shot with chosen parameters, the best of a grid, the paper's, and older defaults.
+
+    python benchmarks/gains.py                                   # the tiny CLIP, 2, 3, 10 and 24 classes
+    python benchmarks/gains.py --stored FOLDER --arrays FILE.npz # a stored model and a stream of arrays
+    python benchmarks/gains.py --own FILE.py                     # a network and a stream of one's own
+
+FILE.py has two functions: ``parts()`` returns a module, class embeddings, a logit scale and a function that
+normalises uint8 images; ``mixed(count=...)`` returns pixels ``(N, H, W, 3)``, labels, domains and their names.
+
+The grid is searched on the labels of the first seed's stream, so that what it finds is an upper bound for
+choosing by hand. Lengths are beginnings of the streams. Accuracies are over all images of a stream.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import ramen
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.registry import load
+from ramen.data.streams.stream import Stream, make_stream
+from ramen.experiments import demo
+from ramen.experiments.tables.table import Cell, Column, Table
+from ramen.experiments.tables.terminal import print_tables
+from ramen.methods._choices import capacity_for
+from ramen.models.by_name import load_model
+from ramen.models.tiny_clip.model import load_tiny
+from ramen.utils import atomic_files
+
+LENGTHS = (200, 1000, 5000)  # and the whole stream
+OLD_DEFAULTS = {"capacity": 750, "topk": 5, "beta": 5.0, "lr": 1e-2, "codec": "fp16"}
+GRID_LR, GRID_BETA = (3e-3, 1e-2, 2e-2), (0.0, 2.0, 5.0)
+SHORT = 200  # images for a batch size of one
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A classifier and the images of a stream in memory; seeds decide their order."""
+
+    name: str
+    classifier: ramen.ZeroShotClassifier
+    prepare: Callable[[Tensor], Tensor]  # indices to images on the classifier's device
+    labels: Tensor
+
+    def order(self, seed: int) -> Tensor:
+        return torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class Run:
+    """For each image of a stream, in order, how much better than zero-shot: -1, 0 or 1; and the time."""
+
+    better: Tensor
+    ms_an_image: float
+
+    def gains(self) -> dict[str, float]:
+        lengths = [length for length in LENGTHS if length < len(self.better)]
+        return {str(n): 100 * float(self.better[:n].mean()) for n in (*lengths, len(self.better))}
+
+
+def run(bench: Bench, parameters: Mapping[str, Any], seed: int, batch: int = 100, most: int = 10**9) -> Run:
+    method = ramen.create("ramen", bench.classifier, **parameters)
+    order = bench.order(seed)[:most]
+    better, spent = [], 0.0
+    for part in order.split(batch):
+        images = bench.prepare(part)
+        start = time.perf_counter()
+        out = method.predict(images)
+        if images.is_cuda:
+            torch.cuda.synchronize()
+        spent += time.perf_counter() - start
+        truth = bench.labels[part]
+        zero_shot = out.zero_shot_logits.argmax(1).cpu() == truth
+        better.append((out.labels.cpu() == truth).float() - zero_shot.float())
+    return Run(torch.cat(better), 1000 * spent / len(order))
+
+
+def settings(classes: int) -> dict[str, dict[str, Any]]:
+    """The paper's parameters for about so many classes, older defaults, and none."""
+    topk = max(1, round(500 / classes))
+    beta = 0.0 if classes >= 1000 else 5.0
+    paper = {"capacity": max(topk, capacity_for(classes)), "topk": topk, "beta": beta, "lr": 1e-2}
+    return {
+        "the paper's": paper,
+        "older defaults": OLD_DEFAULTS,
+        "chosen, no guard": {"guard": 0.0},
+        "chosen": {},
+    }
+
+
+def grid(classes: int) -> Iterator[dict[str, Any]]:
+    capacity = capacity_for(classes)
+    few, many = max(1, round(60 / classes)), max(1, round(500 / classes))
+    for topk, beta, lr in itertools.product(sorted({few, many}), GRID_BETA, GRID_LR):
+        yield {"capacity": max(topk, capacity), "topk": topk, "beta": beta, "lr": lr}
+
+
+def measure(bench: Bench, seeds: Sequence[int], console: Console) -> dict[str, Any]:
+    classes = bench.classifier.num_classes
+    found = {str(p): (run(bench, p, seeds[0]), p) for p in grid(classes)}
+    best, parameters = max(found.values(), key=lambda entry: float(entry[0].better.mean()))
+    rows = {"best of the grid": parameters, **settings(classes)}
+    result: dict[str, Any] = {}
+    for name, given in rows.items():
+        runs = [best if name == "best of the grid" and s == seeds[0] else run(bench, given, s) for s in seeds]
+        gains = {n: [r.gains()[n] for r in runs] for n in runs[0].gains()}
+        single = 100 * float(run(bench, given, seeds[0], batch=1, most=SHORT).better.mean())
+        result[name] = {
+            "parameters": given,
+            "gains": gains,
+            "batch_of_one": {str(SHORT): single},
+            "ms_an_image": statistics.median(r.ms_an_image for r in runs),
+        }
+        last = gains[str(len(bench.labels))]
+        console.print(f"{bench.name}: {name} {given} {statistics.mean(last):+.2f}", highlight=False)
+    method = ramen.create("ramen", bench.classifier)
+    method.predict(bench.prepare(torch.arange(1)))  # some choose their step with the first images
+    chosen = {name: method.parameters[name] for name in method.parameters.why}
+    zero_shot = zero_shot_accuracy(bench)
+    return {
+        "classes": classes,
+        "images": len(bench.labels),
+        "zero_shot": zero_shot,
+        "chosen": chosen,
+        "rows": result,
+    }
+
+
+def zero_shot_accuracy(bench: Bench) -> float:
+    correct = 0
+    method = ramen.create("ensemble", bench.classifier)
+    for part in torch.arange(len(bench.labels)).split(100):
+        correct += int((method.predict(bench.prepare(part)).labels.cpu() == bench.labels[part]).sum())
+    return 100 * correct / len(bench.labels)
+
+
+# -- models and streams ---------------------------------------------------------------------------------
+
+
+def of_stream(name: str, classifier: ramen.ZeroShotClassifier, stream: Stream) -> Bench:
+    pixels = stream.read(slice(0, len(stream)))
+    assert isinstance(pixels, Tensor)
+    labels = torch.from_numpy(stream.labels())
+    return Bench(name, classifier, lambda part: classifier.preprocess(pixels[part]), labels)
+
+
+def tiny(counts: Sequence[int], per_domain: int, device: str) -> Iterator[Bench]:
+    for count in counts:
+        names = list(OBJECTS)[:count]
+        stream = demo.demo_stream(names, per_domain, seed=0)
+        yield of_stream(f"tiny CLIP, {count} classes", load_tiny(names, device=device), stream)
+
+
+def stored(
+    folder: Path, arrays: Path, counts: Sequence[int], per_domain: int, device: str
+) -> Iterator[Bench]:
+    dataset = load("arrays", arrays, classes="cifar10")
+    stream = make_stream("mixed", dataset, 0, per_domain=per_domain)
+    whole = load_model(f"stored:{folder}", dataset.classes, device=device)
+    pixels, labels = stream.read(slice(0, len(stream))), torch.from_numpy(stream.labels())
+    assert isinstance(pixels, Tensor)
+    embeddings = (
+        whole.template_embeddings if whole.template_embeddings is not None else whole.class_embeddings
+    )
+    for count in counts:
+        here = labels < count
+        classifier = ramen.ZeroShotClassifier(
+            whole.encoder, embeddings[:count], whole.logit_scale, preprocess=whole.preprocess
+        )
+        images = pixels[here]
+        yield Bench(
+            f"small CLIP, {count} classes",
+            classifier,
+            lambda part, images=images, own=classifier: own.preprocess(images[part]),
+            labels[here],
+        )
+
+
+def own(path: Path, counts: Sequence[int], count: int, cache: Path | None, device: str) -> Iterator[Bench]:
+    spec = importlib.util.spec_from_file_location("own_network", path)
+    assert spec is not None and spec.loader is not None
+    file = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(file)
+    module, embeddings, scale, normalise = file.parts()
+    if cache is not None and cache.exists():
+        stored_arrays = np.load(cache)
+        pixels, labels = stored_arrays["px"], stored_arrays["y"]
+    else:
+        pixels, labels, _, _ = file.mixed(count=count)
+    encoder = ramen.ZeroShotClassifier(module, embeddings, scale, device=device).encoder
+    present = np.unique(labels)
+    for classes in counts:
+        kept = np.arange(len(embeddings))
+        if classes < len(embeddings):
+            kept = np.sort(np.random.default_rng(0).choice(present, classes, replace=False))
+        here = np.flatnonzero(np.isin(labels, kept))
+        images = torch.from_numpy(pixels[here])
+        yield Bench(
+            f"{path.stem}, {classes} classes",
+            ramen.ZeroShotClassifier(encoder, embeddings[torch.from_numpy(kept)], scale),
+            lambda part, images=images: normalise(images[part].to(device).permute(0, 3, 1, 2)),
+            torch.from_numpy(np.searchsorted(kept, labels[here])),
+        )
+
+
+# -- tables ---------------------------------------------------------------------------------------------
+
+
+def table(name: str, result: Mapping[str, Any]) -> Table:
+    lengths = list(result["rows"]["chosen"]["gains"])
+    rows = []
+    for setting, row in result["rows"].items():
+        cells = [Cell(f"{statistics.mean(row['gains'][n]):+.2f}") for n in lengths]
+        single = Cell(f"{row['batch_of_one'][str(SHORT)]:+.2f}")
+        rows.append((Cell(setting), *cells, single, Cell(f"{row['ms_an_image']:.2f}")))
+    heads = (*(f"{int(n):,}" for n in lengths), f"{SHORT}, one by one", "ms per image")
+    chosen = ", ".join(f"{key}={value}" for key, value in result["chosen"].items())
+    notes = (f"Zero-shot {result['zero_shot']:.2f}. Chosen: {chosen}.",)
+    return Table(f"Gain on zero-shot: {name}", (Column("", "left"), *map(Column, heads)), tuple(rows), notes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--stored", type=Path, help="folder of a stored model")
+    parser.add_argument("--arrays", type=Path, help="its stream, with the classes of CIFAR-10")
+    parser.add_argument("--own", type=Path, help="a Python file with parts() and mixed()")
+    parser.add_argument("--own-cache", type=Path, help="an .npz file with its stream: px and y")
+    parser.add_argument("--classes", type=int, nargs="+", help="class counts; all that fit if not given")
+    parser.add_argument("--per-domain", type=int, default=300, help="images per domain")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="add the results to this JSON file")
+    options = parser.parse_args()
+    console = Console()
+    if options.stored:
+        counts = options.classes or [2, 3, 10]
+        benches = stored(options.stored, options.arrays, counts, options.per_domain, options.device)
+    elif options.own:
+        counts = options.classes or [10, 100, 1000]
+        benches = own(options.own, counts, options.per_domain, options.own_cache, options.device)
+    else:
+        benches = tiny(options.classes or [2, 3, 10, 24], options.per_domain, options.device)
+    results = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    for bench in benches:
+        results[bench.name] = measure(bench, options.seeds, console)
+        results[bench.name] |= {"seeds": options.seeds, "machine": machine(options.device)}
+        print_tables(console, [table(bench.name, results[bench.name])])
+        if options.out:
+            atomic_files.write_text(options.out, json.dumps(results, indent=1) + "\n")
+
+
+def machine(device: str) -> dict[str, str]:
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
+    return {"device": name, "torch": torch.__version__, "ramen": ramen.__version__}
+
+
+if __name__ == "__main__":
+    main()
