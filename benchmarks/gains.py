@@ -4,8 +4,9 @@
     python benchmarks/gains.py --stored FOLDER --arrays FILE.npz # a stored model and a stream of arrays
     python benchmarks/gains.py --own FILE.py                     # a network and a stream of one's own
 
-FILE.py has two functions: ``parts()`` returns a module, class embeddings, a logit scale and a function that
-normalises uint8 images; ``mixed(count=...)`` returns pixels ``(N, H, W, 3)``, labels, domains and their names.
+FILE.py has three functions: ``parts()`` returns a module, class embeddings, a logit scale and a function that
+normalises uint8 images; ``mixed(count=...)`` returns pixels ``(N, H, W, 3)``, labels, domains and names of
+domains; ``clean()`` returns pixels and labels of images as the network knows them.
 
 The grid is searched on the labels of the first seed's stream, so that what it finds is an upper bound for
 choosing by hand. Lengths are beginnings of the streams. Accuracies are over all images of a stream.
@@ -20,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ LENGTHS = (200, 1000, 5000)  # and the whole stream
 OLD_DEFAULTS = {"capacity": 750, "topk": 5, "beta": 5.0, "lr": 1e-2, "codec": "fp16"}
 GRID_LR, GRID_BETA = (3e-3, 1e-2, 2e-2), (0.0, 2.0, 5.0)
 SHORT = 200  # images for a batch size of one
+Benches = Iterator["Bench"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Bench:
     labels: Tensor
 
     def order(self, seed: int) -> Tensor:
+        """The places of its images in the stream of that seed."""
         return torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed))
 
 
@@ -67,6 +71,7 @@ class Run:
     ms_an_image: float
 
     def gains(self) -> dict[str, float]:
+        """In points, by the length of the stream."""
         lengths = [length for length in LENGTHS if length < len(self.better)]
         return {str(n): 100 * float(self.better[:n].mean()) for n in (*lengths, len(self.better))}
 
@@ -117,24 +122,21 @@ def measure(bench: Bench, seeds: Sequence[int], console: Console) -> dict[str, A
     for name, given in rows.items():
         runs = [best if name == "best of the grid" and s == seeds[0] else run(bench, given, s) for s in seeds]
         gains = {n: [r.gains()[n] for r in runs] for n in runs[0].gains()}
-        single = 100 * float(run(bench, given, seeds[0], batch=1, most=SHORT).better.mean())
         result[name] = {
             "parameters": given,
             "gains": gains,
-            "batch_of_one": {str(SHORT): single},
             "ms_an_image": statistics.median(r.ms_an_image for r in runs),
         }
         last = gains[str(len(bench.labels))]
         console.print(f"{bench.name}: {name} {given} {statistics.mean(last):+.2f}", highlight=False)
     method = ramen.create("ramen", bench.classifier)
     method.predict(bench.prepare(torch.arange(1)))  # some choose their step with the first images
-    chosen = {name: method.parameters[name] for name in method.parameters.why}
-    zero_shot = zero_shot_accuracy(bench)
     return {
         "classes": classes,
         "images": len(bench.labels),
-        "zero_shot": zero_shot,
-        "chosen": chosen,
+        "zero_shot": zero_shot_accuracy(bench),
+        "chosen": {name: method.parameters[name] for name in method.parameters.why},
+        "batch_of_one": 100 * float(run(bench, {}, seeds[0], batch=1, most=SHORT).better.mean()),
         "rows": result,
     }
 
@@ -157,63 +159,63 @@ def of_stream(name: str, classifier: ramen.ZeroShotClassifier, stream: Stream) -
     return Bench(name, classifier, lambda part: classifier.preprocess(pixels[part]), labels)
 
 
-def tiny(counts: Sequence[int], per_domain: int, device: str) -> Iterator[Bench]:
+def tiny(counts: Sequence[int], per_domain: int, device: str) -> Benches:
     for count in counts:
         names = list(OBJECTS)[:count]
         stream = demo.demo_stream(names, per_domain, seed=0)
         yield of_stream(f"tiny CLIP, {count} classes", load_tiny(names, device=device), stream)
 
 
-def stored(
-    folder: Path, arrays: Path, counts: Sequence[int], per_domain: int, device: str
-) -> Iterator[Bench]:
+def stored(folder: Path, arrays: Path, counts: Sequence[int], per_domain: int, device: str) -> Benches:
     dataset = load("arrays", arrays, classes="cifar10")
     stream = make_stream("mixed", dataset, 0, per_domain=per_domain)
     whole = load_model(f"stored:{folder}", dataset.classes, device=device)
     pixels, labels = stream.read(slice(0, len(stream))), torch.from_numpy(stream.labels())
     assert isinstance(pixels, Tensor)
-    embeddings = (
-        whole.template_embeddings if whole.template_embeddings is not None else whole.class_embeddings
-    )
+    text = whole.class_embeddings if whole.template_embeddings is None else whole.template_embeddings
     for count in counts:
+        own_classes = ramen.ZeroShotClassifier(
+            whole.encoder, text[:count], whole.logit_scale, preprocess=whole.preprocess
+        )
         here = labels < count
-        classifier = ramen.ZeroShotClassifier(
-            whole.encoder, embeddings[:count], whole.logit_scale, preprocess=whole.preprocess
-        )
-        images = pixels[here]
-        yield Bench(
-            f"small CLIP, {count} classes",
-            classifier,
-            lambda part, images=images, own=classifier: own.preprocess(images[part]),
-            labels[here],
-        )
+        prepare = partial(_read, pixels[here], own_classes.preprocess)
+        yield Bench(f"small CLIP, {count} classes", own_classes, prepare, labels[here])
 
 
-def own(path: Path, counts: Sequence[int], count: int, cache: Path | None, device: str) -> Iterator[Bench]:
+def _read(pixels: Tensor, normalise: Callable[[Tensor], Tensor], part: Tensor) -> Tensor:
+    return normalise(pixels[part])
+
+
+def own(path: Path, counts: Sequence[int], count: int, cache: Path | None, device: str) -> Benches:
     spec = importlib.util.spec_from_file_location("own_network", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     file = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(file)
     module, embeddings, scale, normalise = file.parts()
-    if cache is not None and cache.exists():
-        stored_arrays = np.load(cache)
-        pixels, labels = stored_arrays["px"], stored_arrays["y"]
-    else:
-        pixels, labels, _, _ = file.mixed(count=count)
     encoder = ramen.ZeroShotClassifier(module, embeddings, scale, device=device).encoder
-    present = np.unique(labels)
-    for classes in counts:
-        kept = np.arange(len(embeddings))
-        if classes < len(embeddings):
-            kept = np.sort(np.random.default_rng(0).choice(present, classes, replace=False))
+
+    def bench(name: str, pixels: Any, labels: Any, kept: Any) -> Bench:
         here = np.flatnonzero(np.isin(labels, kept))
-        images = torch.from_numpy(pixels[here])
-        yield Bench(
-            f"{path.stem}, {classes} classes",
-            ramen.ZeroShotClassifier(encoder, embeddings[torch.from_numpy(kept)], scale),
-            lambda part, images=images: normalise(images[part].to(device).permute(0, 3, 1, 2)),
-            torch.from_numpy(np.searchsorted(kept, labels[here])),
-        )
+        images = torch.from_numpy(pixels[here]).permute(0, 3, 1, 2)
+        classifier = ramen.ZeroShotClassifier(encoder, embeddings[torch.from_numpy(kept)], scale)
+        prepare = partial(_read, images, lambda taken: normalise(taken.to(device)))
+        return Bench(name, classifier, prepare, torch.from_numpy(np.searchsorted(kept, labels[here])))
+
+    every = np.arange(len(embeddings))
+    pixels, labels = file.clean()
+    yield bench(f"{path.stem}, clean images, {len(every)} classes", pixels, labels, every)
+    if cache is None:
+        pixels, labels, _, _ = file.mixed(count=count)
+    else:
+        arrays = np.load(cache)
+        pixels, labels = arrays["pixels"], arrays["labels"]
+    for classes in counts:
+        present = np.unique(labels)
+        kept = every
+        if classes < len(every):
+            kept = np.sort(np.random.default_rng(0).choice(present, classes, replace=False))
+        yield bench(f"{path.stem}, {classes} classes", pixels, labels, kept)
 
 
 # -- tables ---------------------------------------------------------------------------------------------
@@ -224,11 +226,11 @@ def table(name: str, result: Mapping[str, Any]) -> Table:
     rows = []
     for setting, row in result["rows"].items():
         cells = [Cell(f"{statistics.mean(row['gains'][n]):+.2f}") for n in lengths]
-        single = Cell(f"{row['batch_of_one'][str(SHORT)]:+.2f}")
-        rows.append((Cell(setting), *cells, single, Cell(f"{row['ms_an_image']:.2f}")))
-    heads = (*(f"{int(n):,}" for n in lengths), f"{SHORT}, one by one", "ms per image")
+        rows.append((Cell(setting), *cells, Cell(f"{row['ms_an_image']:.2f}")))
+    heads = (*(f"{int(n):,}" for n in lengths), "ms per image")
     chosen = ", ".join(f"{key}={value}" for key, value in result["chosen"].items())
-    notes = (f"Zero-shot {result['zero_shot']:.2f}. Chosen: {chosen}.",)
+    single = f"{min(SHORT, result['images'])} images one by one: {result['batch_of_one']:+.2f}"
+    notes = (f"Zero-shot {result['zero_shot']:.2f}. Chosen: {chosen}. {single}.",)
     return Table(f"Gain on zero-shot: {name}", (Column("", "left"), *map(Column, heads)), tuple(rows), notes)
 
 
@@ -237,7 +239,7 @@ def main() -> None:
     parser.add_argument("--stored", type=Path, help="folder of a stored model")
     parser.add_argument("--arrays", type=Path, help="its stream, with the classes of CIFAR-10")
     parser.add_argument("--own", type=Path, help="a Python file with parts() and mixed()")
-    parser.add_argument("--own-cache", type=Path, help="an .npz file with its stream: px and y")
+    parser.add_argument("--own-cache", type=Path, help="an .npz file with its stream: pixels and labels")
     parser.add_argument("--classes", type=int, nargs="+", help="class counts; all that fit if not given")
     parser.add_argument("--per-domain", type=int, default=300, help="images per domain")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -83,15 +83,12 @@ def test_any_number_of_classes_works(classes: int) -> None:
         assert out.logits.isfinite().all()
     assert not out.fallback.any()
     assert (method.capacity, method.topk) == (capacity_for(classes), topk_for(classes))
-    if classes == 1:
-        assert method.lr == _step_size.UNKNOWN
-        assert "no gradient" in method.parameters.why["lr"]
 
 
 def test_a_budget_lowers_the_codec_then_the_capacity() -> None:
     clf = testing.small_classifier()
     sizes = {}
-    for budget in ("40 MiB", "20 MiB", "2 MiB", "200 KiB", "20 KiB"):
+    for budget in ("400 MiB", "20 MiB", "2 MiB", "200 KiB", "20 KiB"):
         method = ramen.create("ramen", clf, memory_budget=budget)
         assert method.memory_bytes() <= parse_bytes("budget", budget)
         sizes[budget] = method.codec, method.capacity
@@ -150,20 +147,34 @@ def test_the_step_is_in_units_of_the_norm_weights() -> None:
 
 
 def test_the_sensitivity_is_its_definition() -> None:
-    """Against one backward pass per image, through the module itself."""
+    """Against one backward pass per image through the module itself, and against steps that are taken."""
     module = TwoLayers(1.5)
     clf = classifier_of(module)
     images = noise_like_photographs(7, (8, 8))
-    rates = []
-    for image in images:
-        z = nn.functional.normalize(module(image[None]), dim=1)
-        p = (10.0 * z @ clf.class_embeddings.T).softmax(1)
-        entropy = -(p * p.log()).sum()
-        by_weights = torch.autograd.grad(entropy, [module.norm.weight, module.norm.bias], retain_graph=True)
-        (by_end,) = torch.autograd.grad(entropy, z)
-        along = by_end - (by_end * z).sum() * z
-        rates.append((sum(g.abs().sum() for g in by_weights) / along.norm()).item())
+    draws = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
+    rates, moved = [], []
+    for image, draw in zip(images, draws, strict=True):
+        z = nn.functional.normalize(module(image[None])[0], dim=0)
+        along = draw - (draw @ z) * z.detach()
+        along = (along / along.norm()).detach()
+        gradients = torch.autograd.grad(along @ z, [module.norm.weight, module.norm.bias])
+        rates.append(sum(g.abs().sum() for g in gradients).item())
+        stepped = clf.encoder.base + 1e-4 * torch.cat(gradients).sign()
+        moved.append(float(along @ (clf.encode(image[None], stepped)[0] - z.detach())) / 1e-4)
     assert sensitivity(clf, images) == pytest.approx(sorted(rates)[3], rel=1e-4)
+    assert moved == pytest.approx(rates, rel=0.02)
+
+
+def test_the_step_does_not_depend_on_the_classes() -> None:
+    steps = {choose_step(classifier_of(TwoLayers(1.0), classes), (8, 8)) for classes in (1, 2, 50)}
+    assert len(steps) == 1
+
+
+def test_an_encoder_that_does_not_react_takes_the_papers_step() -> None:
+    module = TwoLayers(1.0)
+    nn.init.zeros_(module.last.weight)
+    nn.init.ones_(module.last.bias)
+    assert choose_step(classifier_of(module), (8, 8))[0] == _step_size.UNKNOWN
 
 
 def test_the_step_is_the_same_in_every_precision() -> None:

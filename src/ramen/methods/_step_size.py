@@ -1,63 +1,61 @@
-"""The size of a signed step that suits a model: chosen from the model alone, before any image is seen.
+"""The size of a signed step that suits an encoder: chosen from the encoder alone, before any image is seen.
 
-A signed step of size lr changes every norm parameter by lr. How far that moves an embedding depends on the
-model: on the number of its norm layers, on the size of their weights, on what comes after them. It can be
-read off the gradients of an image's entropy H. A step along the signs of the gradient with respect to the
-norm parameters lowers H by lr * ||dH/dw||_1; the same is achieved by moving the embedding z by
-lr * ||dH/dw||_1 / ||dH/dz||_2 straight downhill. That ratio is the model's sensitivity, and the best step of
-very different models turned out to be the one for which lr times the sensitivity is about the same
-(``docs/methods.md``). It hardly depends on the images: noise with the spectrum of photographs has the
-sensitivity of real ones to within 15 %, so that no image of the stream is needed.
+A signed step of size lr changes every norm parameter by lr. How far that can move an embedding z depends on
+the encoder: on the number of its norm layers, on the size of their weights, on what comes after them. In a
+direction u it is at most lr * ||d(u.z)/dw||_1, to first order. For a direction drawn at random that norm is
+the encoder's sensitivity, and the best steps of very different encoders are those for which lr times the
+sensitivity is about the same (``docs/methods.md`` has the figures). It depends on the images so little that
+noise with the spectrum of photographs will do: no image of the stream is needed.
 """
 
 import math
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.methods._steps import sample_gradients
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import plain_numerics
 
-REACH = 0.55  # of an embedding of length 1: lr times the sensitivity
-UNKNOWN = 1e-2  # the paper's step, for a model whose sensitivity cannot be measured
+REACH = 0.18  # of an embedding of length 1: lr times the sensitivity
+UNKNOWN = 1e-2  # the paper's step, for an encoder that does not react to its norm parameters
 _IMAGES = 8
-_LEAST_PULL = 1e-6  # a gradient dH/dz below this is rounding
 
-_found: "WeakKeyDictionary[ZeroShotClassifier, dict[tuple[int, int], float | None]]" = WeakKeyDictionary()
+_found: "WeakKeyDictionary[object, dict[tuple[int, int], float]]" = WeakKeyDictionary()  # by encoder
 
 
 def choose_step(classifier: ZeroShotClassifier, size: tuple[int, int]) -> tuple[float, str]:
     """The step, with two significant digits, and why; for images of this height and width."""
-    by_size = _found.setdefault(classifier, {})
+    by_size = _found.setdefault(classifier.encoder, {})
     if size not in by_size:
         by_size[size] = sensitivity(classifier, noise_like_photographs(_IMAGES, size))
-    sensitive = by_size[size]
-    if sensitive is None:
-        return UNKNOWN, "the paper's, because the model's entropies have no gradient"
-    step = REACH / sensitive
+    if not 0 < by_size[size] < math.inf:
+        return UNKNOWN, "the paper's, because the embeddings do not react to norm parameters"
+    step = REACH / by_size[size]
     digits = 1 - math.floor(math.log10(step))
-    return round(step, digits), f"a step of this size moves an embedding by up to {REACH:g} of its length"
+    return round(step, digits), f"such a step moves an embedding by up to {REACH:g} in a random direction"
 
 
 @plain_numerics()
-def sensitivity(classifier: ZeroShotClassifier, images: Tensor) -> float | None:
-    """How far an embedding moves downhill per unit of a signed step: the median over ``images``.
-
-    None if no image has an entropy with a gradient, as with a single class.
-    """
-    with torch.no_grad():
-        images = images.to(classifier.device)
-        embeddings, _, _, gradients = sample_gradients(classifier, images)
+def sensitivity(classifier: ZeroShotClassifier, images: Tensor) -> float:
+    """How far a signed step of size 1 can move an embedding in a random direction: the median over images."""
+    encoder = classifier.encoder
+    images = images.to(encoder.device)
     with torch.enable_grad():
-        ends = embeddings.detach().requires_grad_()
-        log_p = torch.log_softmax(classifier.logits(ends).float(), dim=1)
-        (pulls,) = torch.autograd.grad(-(log_p.exp() * log_p).sum(), ends)
-    pulls = (pulls - (pulls * embeddings).sum(1, keepdim=True) * embeddings).norm(dim=1)
-    rates = gradients.abs().sum(1) / pulls
-    rates = rates[(pulls > _LEAST_PULL) & rates.isfinite() & (rates > 0)]
-    return float(rates.median()) if len(rates) else None
+        rows = encoder.base.expand(len(images), -1).requires_grad_()
+        embeddings = classifier.encode(images, rows)
+        directions = _directions_along_the_sphere(embeddings.detach())
+        gradients = classifier.gradient((directions * embeddings).sum(), rows)
+    rates = gradients.abs().sum(1)
+    return float(rates[rates.isfinite()].nanmedian())
+
+
+def _directions_along_the_sphere(embeddings: Tensor) -> Tensor:
+    """A random direction of length 1 for each embedding, at right angles to it."""
+    draws = torch.Generator(device="cpu").manual_seed(1)
+    drawn = torch.randn(embeddings.shape, generator=draws, device="cpu").to(embeddings)
+    return F.normalize(drawn - (drawn * embeddings).sum(1, keepdim=True) * embeddings, dim=1)
 
 
 def noise_like_photographs(count: int, size: tuple[int, int]) -> Tensor:
