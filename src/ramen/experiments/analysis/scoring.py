@@ -58,7 +58,7 @@ def repeated_difference(gains: Tensor, images: Tensor, runs: Tensor) -> Differen
 
     >>> gains, images = torch.tensor([1, 0, -1, 1, 1, 0, -1, 1]), torch.arange(8)
     >>> print(repeated_difference(gains, images, images // 4))
-    +25.00 ± 62.55
+    +25.00 ± 61.42
     >>> print(repeated_difference(gains, images % 4, images // 4))
     +25.00 ± 93.83
     """

@@ -14,7 +14,7 @@ from ramen.experiments.commands import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ramen.data.dataset import Domain
+    from ramen.data.dataset import Dataset, Domain
     from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.studies.study_result import ReportProgress
 
@@ -115,7 +115,7 @@ def run_study(
     classifier = resources.classifier(first, stream.dataset.classes)
     with _progress_bars(console) as progress:
         if name == "harm":
-            clean = _clean_images(resources, first, own)
+            clean = _clean_images(resources, stream.dataset, first, own)
             result = _run_harm(classifier, stream, planned, own, clean, progress)
         else:
             result = _run(name, classifier, stream, planned, own, progress)
@@ -186,7 +186,7 @@ def _run_harm(
     stream: Any,
     planned: "list[Experiment]",
     own: Mapping[str, Any],
-    clean: "Domain | None",
+    clean: "Domain | str | None",
     progress: "ReportProgress",
 ) -> dict[str, Any]:
     from ramen.experiments.studies.harm import StudiedMethod, harm_study
@@ -214,21 +214,27 @@ def _check_harm(request: options.ExperimentOptions, methods: list[str] | None) -
         raise ValueError("--set needs --method: without it, the study harm has variants of Ramen of its own")
 
 
-def _clean_images(resources: Any, first: "Experiment", own: Mapping[str, Any]) -> "Domain | None":
-    """The clean domain, which data sets leave out unless it is requested; None if there is none."""
+def _clean_images(
+    resources: Any, dataset: "Dataset", first: "Experiment", own: Mapping[str, Any]
+) -> "Domain | str | None":
+    """The clean domain, which some data sets leave out unless it is requested; None if there is none."""
     from ramen.experiments.studies.harm_streams import CLEAN
 
-    chosen: dict[str, Any] = {**first.data_options, "domains": [own["clean"] or CLEAN]}
+    name = own["clean"] or CLEAN
+    if name in [domain.name for domain in dataset.domains]:
+        return str(name)
+    chosen: dict[str, Any] = {**first.data_options, "domains": [name]}
     if first.data == "tiny":  # as many drawings as needed can be made
         chosen["pictures"] = own["images"] * own["seeds"]
     try:
-        stream = resources.stream(replace(first, data_options=chosen, protocol_parameters={}))
+        found: Dataset = resources.stream(replace(first, data_options=chosen, protocol_parameters={})).dataset
     except ValueError:
         if own["clean"] is not None:
             raise
         return None
-    domain: Domain = stream.dataset.domains[0]
-    return domain
+    if found.classes != dataset.classes:
+        raise ValueError(f"--clean: the domain {name!r} must have the classes of the other domains")
+    return found.domains[0]
 
 
 def result_path(out: Path, result: Mapping[str, Any]) -> Path:

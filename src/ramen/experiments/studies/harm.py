@@ -38,8 +38,8 @@ def ramen_variants(classes: int) -> list[StudiedMethod]:
     topk = min(capacity, max(1, round(_PAPER_RETRIEVED / classes)))
     values = {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2}
     return [
-        StudiedMethod("Ramen, paper's values", "ramen", values),
-        StudiedMethod("Ramen without guard", "ramen", {"guard": 0.0}),
+        StudiedMethod("Ramen: paper", "ramen", values),
+        StudiedMethod("Ramen: no guard", "ramen", {"guard": 0.0}),
         StudiedMethod("Ramen", "ramen"),
     ]
 

@@ -110,7 +110,7 @@ class HarmImages:
         yield HarmStream("one class for ever", self._single_classes(order, images, seed))
         for nothing in _NOTHING:
             real = self._pick(order[: max(1, images // 2)], seed)
-            yield HarmStream(f"every second image is {nothing}", real, nothing)
+            yield HarmStream(f"half of it {nothing}", real, nothing)
 
     def _pick(self, places: IntArray, seed: int, resets: tuple[int, ...] = ()) -> Stream:
         pool = self.pool
@@ -137,6 +137,6 @@ def beginning_title(images: int) -> str:
     """The row of a fresh method's first images.
 
     >>> beginning_title(1), beginning_title(1000)
-    ('first image of a fresh method', 'first 1,000 images of a fresh method')
+    ('first image', 'first 1,000 images')
     """
-    return f"first {'image' if images == 1 else f'{images:,} images'} of a fresh method"
+    return f"first {'image' if images == 1 else f'{images:,} images'}"

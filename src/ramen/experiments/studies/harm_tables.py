@@ -15,7 +15,6 @@ def gain_table(data: Mapping[str, Any]) -> Table:
     rows = [
         [
             title,
-            f"{row['images']:,}",
             f"{fmean(row['zero_shot']):.2f}",
             *(_gain(gain) for gain in row["methods"].values()),
         ]
@@ -24,9 +23,10 @@ def gain_table(data: Mapping[str, Any]) -> Table:
     left_out = data["left_out"]
     return text_table(
         f"Points above zero-shot, mean of seeds {', '.join(map(str, data['seeds']))}",
-        ["stream", "images", "zero-shot", *data["methods"]],
+        ["stream", "zero-shot", *data["methods"]],
         rows,
-        f"On the same images, in batches of {data['batch']}; images: those that count, of all seeds. "
+        f"On the same images, in batches of {data['batch']}. First images: of the mixed stream, with a fresh "
+        "method after that many. Half of it noise or black: every second image, and only the others count. "
         f"±: half the 95 % interval; without it, no answer changed. {HARM_MARK} marks what is below "
         f"{HARM:g}; if its interval includes 0, it may be noise.",
         *([f"Left out: {', '.join(left_out)}."] if left_out else []),
@@ -36,10 +36,13 @@ def gain_table(data: Mapping[str, Any]) -> Table:
 def worst_table(data: Mapping[str, Any]) -> Table:
     """The gain of the seed with the lowest one."""
     rows = [
-        [title, *(marked(min(gain["seeds"])) for gain in row["methods"].values())]
+        [title, f"{row['images']:,}", *(marked(min(gain["seeds"])) for gain in row["methods"].values())]
         for title, row in data["rows"].items()
     ]
-    return text_table("Points above zero-shot, the worst seed", ["stream", *data["methods"]], rows)
+    heads = ["stream", "images", *data["methods"]]
+    return text_table(
+        "Points above zero-shot, the worst seed", heads, rows, "Images: those that count, of all seeds."
+    )
 
 
 def _gain(gain: Mapping[str, Any]) -> str:
