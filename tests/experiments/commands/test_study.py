@@ -70,7 +70,8 @@ def test_harm_of_other_methods_and_data(tmp_path):
 
     result = study("--method", "tent", "--set", "lr=0.5", "--preset", "none")
     data = result["data"]
-    assert data["methods"] == {"tent": {"method": "tent", "parameters": {"lr": 0.5}}}
+    assert list(data["methods"]) == ["tent"]
+    assert data["methods"]["tent"]["parameters"] == {"lr": 0.5}
     assert result["provenance"]["parameters"]["tent"]["lr"] == 0.5
     assert data["seeds"] == [4, 5]
     assert data["rows"]["clean images"]["images"] == 12

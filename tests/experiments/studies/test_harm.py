@@ -1,5 +1,7 @@
 """The study of harm: gains are those of the answers, with a fresh method for each stream."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -25,6 +27,8 @@ def classifier(data):
 
 class WrongOnceWarm:
     """Answers as zero-shot does for its first images, and then always the next class."""
+
+    parameters: ClassVar = {}
 
     def __init__(self, classifier, after):
         self.real, self.classes, self.after = create("ensemble", classifier), classifier.num_classes, after
@@ -95,7 +99,9 @@ def test_answers_are_those_of_the_method(data, classifier):
     assert row["zero_shot"] == [pytest.approx(100 * before / 40)]
     assert row["methods"]["far"]["points"] == pytest.approx(100 * (right - before) / 40)
     assert row["methods"]["zero-shot"]["points"] == 0
-    assert result["data"]["methods"]["far"] == {"method": "ramen", "parameters": chosen}
+    about = result["data"]["methods"]["far"]
+    assert (about["method"], about["parameters"]) == ("ramen", chosen)
+    assert (about["runs_with"]["topk"], about["runs_with"]["capacity"]) == (2, 3125)
 
 
 def test_variants_of_ramen():

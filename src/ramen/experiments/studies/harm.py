@@ -86,8 +86,14 @@ def harm_study(
     if not columns or len(set(titles)) < len(titles):
         raise ValueError(f"methods must be at least one, each with a title of its own, got {titles}")
     given = {column.title: _parameters(column, batch) for column in columns}
+    described = {}
     for column in columns:  # raises for a bad name or parameter before anything starts
-        create(column.method, classifier, **given[column.title])
+        values = create(column.method, classifier, **given[column.title]).parameters
+        described[column.title] = {
+            "method": column.method,
+            "parameters": plain(given[column.title]),
+            "runs_with": plain({name: value for name, value in values.items() if name != "seed"}),
+        }
     streams = [stream for seed in seeds for stream in parts.streams(images, seed)]
     total, done = sum(map(len, streams)) * len(columns), 0
     rows: dict[str, GainRow] = {}
@@ -95,8 +101,9 @@ def harm_study(
         shown = ShownImages.of(classifier, stream, batch)
         for column in columns:
             progress("answering images", done, total)
-            method = create(column.method, classifier, **{"seed": stream.real.seed, **given[column.title]})
-            right = shown.right_answers(method, batch)
+            seeded = {"seed": stream.real.seed, **given[column.title]}
+            # Never two at a time: how much memory is free decides what a method chooses.
+            right = shown.right_answers(create(column.method, classifier, **seeded), batch)
             for title, count in ((stream.title, len(right)), *stream.beginnings):
                 rows.setdefault(title, GainRow()).add(column.title, right[:count], shown)
             done += len(stream)
@@ -109,10 +116,7 @@ def harm_study(
         "batch": batch,
         "device": str(classifier.device),
         "dtype": str(classifier.dtype).removeprefix("torch."),
-        "methods": {
-            column.title: {"method": column.method, "parameters": plain(given[column.title])}
-            for column in columns
-        },
+        "methods": described,
         "rows": {title: row.summary() for title, row in rows.items()},
         "left_out": _left_out(parts, rows),
     }
