@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import ramen
+from ramen.experiments.run.results import read_result
+from ramen.experiments.studies import harm_tables
+from ramen.experiments.studies.study_result import stored_table, study
 from ramen.experiments.tables.markdown import markdown_page
 from tests.helpers.benchmark_scripts import load_benchmark
 
@@ -51,6 +54,15 @@ def test_page_of_performance_shows_the_other_methods(monkeypatch):
     assert len(found) == 2
     page = (DOCS / "performance.md").read_text()
     assert all(markdown_page([table]).strip() in page for table in found)
+
+
+def test_page_of_methods_shows_the_committed_study_of_harm():
+    result = read_result(DOCS.parent / "benchmarks/results/harm_tiny_cpu.json")
+    made_again = study("harm", result["title"], [harm_tables.gain_table(result["data"])], result["data"])
+    assert made_again["tables"][0] == result["tables"][0]
+    tables = [stored_table(table) for table in result["tables"]]
+    assert len(tables) == 2
+    assert markdown_page(tables).strip() in (DOCS / "methods.md").read_text()
 
 
 def test_readme_states_the_committed_speeds():

@@ -6,6 +6,8 @@ import pytest
 from ramen.data.drawings.domains import DOMAINS, mixed_stream
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.registry import load
+from ramen.methods._registry import create
+from ramen.models.tiny_clip.model import load_tiny
 
 
 def test_the_images_are_those_of_the_demo():
@@ -31,3 +33,13 @@ def test_domains_seeds_and_bad_options():
         first.read([2])
     with pytest.raises(ValueError, match="pictures must be at least 1"):
         load("tiny", pictures=0)
+
+
+def test_clean_drawings_only_if_requested():
+    data = load("tiny", domains=["clean", "brightness"], pictures=48)
+    classifier = load_tiny(data.classes)
+    pixels = data.domains[0].images.read(range(48))
+    answers = create("ensemble", classifier).predict(classifier.preprocess(pixels)).labels
+    assert (answers.numpy() == data.domains[0].labels).mean() > 0.95
+    assert not np.array_equal(pixels, data.domains[1].images.read(range(48)))
+    assert "clean" not in [domain.name for domain in load("tiny", pictures=1).domains]

@@ -30,6 +30,19 @@ def test_paired_difference_against_a_plain_computation():
     assert str(difference).startswith(f"{100 * expected:+.2f} ± ")
 
 
+def test_the_interval_of_runs_with_common_images_covers_the_truth():
+    """Runs of one collection of images: what they have in common must not make the interval narrower."""
+    rng = np.random.default_rng(2)
+    held = 0
+    for _ in range(2000):
+        gains = rng.choice([-1, 0, 1], 150, p=[0.1, 0.7, 0.2])
+        images = np.concatenate([rng.permutation(150)[:100] for _ in range(3)])
+        runs = np.repeat(np.arange(3), 100)
+        found = scoring.repeated_difference(*map(torch.from_numpy, (gains[images], images, runs)))
+        held += abs(found.points - 10) <= found.margin
+    assert 0.93 <= held / 2000 <= 0.97
+
+
 def test_the_interval_covers_the_truth():
     """Of many streams with a known difference, 95 % of the intervals hold it."""
     rng = np.random.default_rng(1)

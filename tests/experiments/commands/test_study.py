@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -28,6 +29,7 @@ def run(tmp_path, *words):
             ["cost", "--method", "tda", "--batches", "1", "--warm-up", "1", "--batch", "10"],
             "a plain forward pass",
         ),
+        (["harm", "--images", "10", "--seeds", "1", "--batch", "10"], "Ramen: no guard"),
     ],
 )
 def test_tables_and_files(tmp_path, words, title):
@@ -45,6 +47,43 @@ def test_tables_and_files(tmp_path, words, title):
     if words[0] == "no-cache":
         assert about["parameters"]["ramen"]["topk"] == 2
         assert about["parameters"]["ramen"]["lr"] == 0.02  # of the preset
+    if words[0] == "harm":
+        assert about["parameters"]["Ramen"] == {}  # not the preset's
+        assert result["data"]["rows"]["clean images"]["images"] == 10
+
+
+def test_harm_of_other_methods_and_data(tmp_path):
+    """Arrays leave out their clean images unless these are asked for."""
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 20, 32, 32, 3), dtype=np.uint8)
+    images = {"dark": pixels[0], "clean": pixels[1], "plain": pixels[2]}
+    about = {"labels": np.arange(20) % 2, "classes": np.array(["cat", "house"])}
+    np.savez(tmp_path / "own.npz", **about, **images)
+    words = ["--data", "arrays", "--root", str(tmp_path / "own.npz"), "--model", "tiny", "--images", "6"]
+    words += ["--seeds", "2", "--seed", "4", "--device", "cpu", "--json", "--batch", "10"]
+
+    def study(*more):
+        shown = CliRunner().invoke(
+            app, ["study", "harm", *words, *more, "--out", str(tmp_path / "out")], catch_exceptions=False
+        )
+        assert shown.exit_code == 0, shown.output
+        return json.loads(shown.stdout)
+
+    result = study("--method", "tent", "--set", "lr=0.5", "--preset", "none")
+    data = result["data"]
+    assert list(data["methods"]) == ["tent"]
+    assert data["methods"]["tent"]["parameters"] == {"lr": 0.5}
+    assert result["provenance"]["parameters"]["tent"]["lr"] == 0.5
+    assert data["seeds"] == [4, 5]
+    assert data["rows"]["clean images"]["images"] == 12
+    assert data["rows"]["mixed domains"]["images"] == 24
+    plain = study("--clean", "plain", "--method", "ensemble", "--preset", "none")
+    assert plain["data"]["rows"]["clean images"]["images"] == 12
+    np.savez(
+        tmp_path / "own.npz", labels=np.arange(20) % 2, classes=np.array(["cat", "house"]), dark=pixels[0]
+    )
+    without = study("--method", "ensemble", "--preset", "none")
+    assert "clean images" not in without["data"]["rows"]
+    assert "clean images (no domain is known to be clean)" in without["tables"][0]["note"]
 
 
 def test_machine_output_and_a_file_for_each_question(tmp_path):
@@ -60,9 +99,16 @@ def test_machine_output_and_a_file_for_each_question(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["similarities"], "NAME must be one of 'similarity', 'no-cache', 'cost', got 'similarities'"),
+        (
+            ["similarities"],
+            "NAME must be one of 'similarity', 'no-cache', 'cost', 'harm', got 'similarities'",
+        ),
         (["cost", "--pairs", "100"], "--pairs belongs to the study similarity, not to cost"),
         (["similarity", "--warm-up", "1"], "--warm-up belongs to the study cost, not to similarity"),
+        (["similarity", "--method", "tent"], "belongs to the studies cost and harm, not to similarity"),
+        (["harm", "--set", "lr=0.1"], "--set needs --method"),
+        (["harm", "--protocol", "single"], "the study harm makes its own streams, got 'single'"),
+        (["harm", "--clean", "cleen"], "no domain is called 'cleen'"),
         (["no-cache", "--after", "39"], "must be at most the stream's 40 images, got 39"),
         (["no-cache", "--set", "topc=3"], "topc"),
     ],

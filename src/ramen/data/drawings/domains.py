@@ -15,6 +15,7 @@ from ramen.data.drawings.images import draw_images
 # Without frost: its textures depend on what is installed, and the demo must be the same everywhere.
 _CORRUPTIONS = tuple(name for name in CORRUPTIONS if name != "frost")
 DOMAINS = (*_CORRUPTIONS, *styles.UNSEEN)
+CLEAN = "clean"  # new drawings in the styles that the model was trained on; no domain of the demo
 _SEVERITY = 5
 
 
@@ -53,12 +54,12 @@ def mixed_stream(
 
 
 def draw_domain(domain: str, objects: Sequence[str], count: int, seed: int) -> NDArray[np.uint8]:
-    """Images ``(count, 32, 32, 3)`` of one of ``DOMAINS``, the objects in turn."""
-    number = DOMAINS.index(domain)
+    """Images ``(count, 32, 32, 3)`` of one of ``DOMAINS`` or of ``CLEAN``, the objects in turn."""
+    number = (*DOMAINS, CLEAN).index(domain)
     names = [objects[n % len(objects)] for n in range(count)]
     if domain in styles.UNSEEN:
         return draw_images(names, [domain] * count, (seed, 3, number)).pixels
     rng = np.random.default_rng((seed, 4, number))
     drawn_in = [str(style) for style in rng.choice(list(styles.TRAINED), count)]
     clean = draw_images(names, drawn_in, (seed, 3, number)).pixels
-    return corrupt(clean, domain, rng, _SEVERITY)
+    return clean if domain == CLEAN else corrupt(clean, domain, rng, _SEVERITY)

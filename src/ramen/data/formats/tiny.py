@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ramen.data.dataset import Domain
-from ramen.data.drawings.domains import DOMAINS, draw_domain
+from ramen.data.drawings.domains import CLEAN, DOMAINS, draw_domain
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.formats.reading import Reading, choose_domains
 from ramen.data.formats.stored_images import check_indices, rows_as_tensor
@@ -41,13 +41,16 @@ def read_tiny(
     pictures: int = 300,
     picture_seed: int = 0,
 ) -> Reading:
-    """``pictures`` images per domain, the objects in turn; ``picture_seed`` determines how they look."""
+    """``pictures`` images per domain, the objects in turn; ``picture_seed`` determines how they look.
+
+    The domain ``clean`` is left out unless it is requested by name.
+    """
     # The names of these two options are part of the identity of results.
     count = checks.integer("pictures", pictures, 1)
     seed = checks.integer("picture_seed", picture_seed, 0)
     identity = {"pictures": count, "picture_seed": seed}
     reading = Reading("tiny", Path(), tuple(OBJECTS), identity=identity)
     labels = np.arange(count, dtype=np.int64) % len(OBJECTS)
-    for name in choose_domains(domains, DOMAINS, DOMAINS):
+    for name in choose_domains(domains, DOMAINS, (*DOMAINS, CLEAN)):
         reading.domains.append(Domain(name, labels, LazyDrawings(name, count, seed)))
     return reading

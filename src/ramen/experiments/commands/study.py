@@ -14,22 +14,24 @@ from ramen.experiments.commands import options
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ramen.data.dataset import Dataset, Domain
     from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.studies.study_result import ReportProgress
 
-NAMES = ("similarity", "no-cache", "cost")
+NAMES = ("similarity", "no-cache", "cost", "harm")
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
     "no-cache": {"queries": 10, "after": 1000},
     "cost": {"method": None, "batches": 5, "warm_up": 2},
+    "harm": {"method": None, "images": 1000, "seeds": 3, "clean": None},
 }
 
 
 @options.with_experiment_options("seed", "seeds")
 def study(
     *,
-    name: Annotated[str, typer.Argument(help="similarity, no-cache or cost.")],
+    name: Annotated[str, typer.Argument(help="similarity, no-cache, cost or harm.")],
     request: options.ExperimentOptions,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
     pairs: Annotated[
@@ -42,16 +44,26 @@ def study(
         int | None, typer.Option(min=0, help="no-cache: images that fill the memory first. Default: 1000.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="cost: a method; repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(
+            help="cost, harm: a method; repeatable. Default: all for cost, variants of Ramen for harm."
+        ),
     ] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="cost: batches to time. Default: 5.")] = None,
     warm_up: Annotated[
         int | None, typer.Option(min=0, help="cost: batches before those, not timed. Default: 2.")
     ] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="harm: images per stream. Default: 1000.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="harm: how many seeds, from --seed on. Default: 3.")
+    ] = None,
+    clean: Annotated[
+        str | None, typer.Option(help="harm: the domain of clean images. Default: `clean`, if there is one.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
-    """Study what similarity says about domains, what the gradient cache saves, or what methods cost."""
+    """Study what similarity says about domains, what the gradient cache saves, what methods cost, or harm."""
     from rich.console import Console
 
     from ramen.experiments.run.results import write_result
@@ -59,8 +71,11 @@ def study(
 
     given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
+    given |= {"images": images, "seeds": seeds, "clean": clean}
     with options.exit_on_error():
         own = own_options(name, given)
+        if name == "harm":
+            _check_harm(request, method)
         planned = replace(request, seed=[seed]).plan(_methods(name, method))
         result = run_study(name, planned, own, Console(stderr=True))
         path = result_path(out, result)
@@ -79,8 +94,9 @@ def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     checks.choice("NAME", name, NAMES)
     for option, value in given.items():
         if value is not None and option not in _STUDY_OPTIONS[name]:
-            owner = next(study for study, options in _STUDY_OPTIONS.items() if option in options)
-            raise ValueError(f"--{option.replace('_', '-')} belongs to the study {owner}, not to {name}")
+            owners = [study for study, options in _STUDY_OPTIONS.items() if option in options]
+            belongs = f"belongs to the {'study' if len(owners) == 1 else 'studies'} {' and '.join(owners)}"
+            raise ValueError(f"--{option.replace('_', '-')} {belongs}, not to {name}")
     return {
         option: default if given[option] is None else given[option]
         for option, default in _STUDY_OPTIONS[name].items()
@@ -98,7 +114,11 @@ def run_study(
     stream = resources.stream(first)
     classifier = resources.classifier(first, stream.dataset.classes)
     with _progress_bars(console) as progress:
-        result = _run(name, classifier, stream, planned, own, progress)
+        if name == "harm":
+            clean = _clean_images(resources, stream.dataset, first, own)
+            result = _run_harm(classifier, stream, planned, own, clean, progress)
+        else:
+            result = _run(name, classifier, stream, planned, own, progress)
     identity = first.identity()
     about = ("model", "templates", "data", "data_options", "protocol", "protocol_parameters", "seed")
     result["provenance"] = {
@@ -117,6 +137,10 @@ def run_study(
     }
     if name == "similarity":  # it uses no method
         result["provenance"]["parameters"] = {}
+    if name == "harm" and not own["method"]:  # it uses variants of its own, not the preset's
+        variants = result["data"]["methods"]
+        result["provenance"]["parameters"] = {title: one["parameters"] for title, one in variants.items()}
+        result["provenance"]["preset"] = None
     return result
 
 
@@ -157,6 +181,62 @@ def _run(
     )
 
 
+def _run_harm(
+    classifier: Any,
+    stream: Any,
+    planned: "list[Experiment]",
+    own: Mapping[str, Any],
+    clean: "Domain | str | None",
+    progress: "ReportProgress",
+) -> dict[str, Any]:
+    from ramen.experiments.studies.harm import StudiedMethod, harm_study
+
+    first = planned[0]
+    methods: list[StudiedMethod] | None = None
+    if own["method"]:
+        methods = [StudiedMethod(one.method, one.method, one.parameters) for one in planned]
+    return harm_study(
+        classifier,
+        stream,
+        methods,
+        clean=clean,
+        seeds=range(first.seed, first.seed + own["seeds"]),
+        images=own["images"],
+        batch=first.batch,
+        progress=progress,
+    )
+
+
+def _check_harm(request: options.ExperimentOptions, methods: list[str] | None) -> None:
+    if request.protocol != "mixed":
+        raise ValueError(f"--protocol: the study harm makes its own streams, got {request.protocol!r}")
+    if request.settings and not methods:
+        raise ValueError("--set needs --method: without it, the study harm has variants of Ramen of its own")
+
+
+def _clean_images(
+    resources: Any, dataset: "Dataset", first: "Experiment", own: Mapping[str, Any]
+) -> "Domain | str | None":
+    """The clean domain, which some data sets leave out unless it is requested; None if there is none."""
+    from ramen.experiments.studies.harm_streams import CLEAN
+
+    name = own["clean"] or CLEAN
+    if name in [domain.name for domain in dataset.domains]:
+        return str(name)
+    chosen: dict[str, Any] = {**first.data_options, "domains": [name]}
+    if first.data == "tiny":  # as many drawings as needed can be made
+        chosen["pictures"] = own["images"] * own["seeds"]
+    try:
+        found: Dataset = resources.stream(replace(first, data_options=chosen, protocol_parameters={})).dataset
+    except ValueError:
+        if own["clean"] is not None:
+            raise
+        return None
+    if found.classes != dataset.classes:
+        raise ValueError(f"--clean: the domain {name!r} must have the classes of the other domains")
+    return found.domains[0]
+
+
 def result_path(out: Path, result: Mapping[str, Any]) -> Path:
     """The file of a study's result; a study with other settings has another file."""
     import hashlib
@@ -172,6 +252,8 @@ def _methods(name: str, chosen: list[str] | None) -> list[str]:
 
     if name == "cost":
         return chosen or list_methods()
+    if name == "harm":
+        return chosen or ["ramen"]
     return ["ramen"] if name == "no-cache" else ["ensemble"]
 
 

@@ -11,7 +11,8 @@ from ramen.experiments.tables.terminal import print_tables
 
 ReportProgress = Callable[[str, int, int], object]  # the step's name, how much of it is done, how much in all
 _MISSING = (None, "", "-")
-_NUMBER = re.compile(r"([+-]?\d[\d,]*\.?\d*)(?: ± (\d+\.?\d*))?")
+HARM_MARK = "!"  # follows a number that is harm
+_NUMBER = re.compile(rf"([+-]?\d[\d,]*\.?\d*)(?: ± (\d+\.?\d*))?(?: {HARM_MARK})?")
 
 
 def no_progress(step: str, done: int, total: int) -> None:
