@@ -15,21 +15,33 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ramen.experiments.plan.experiment import Experiment
+    from ramen.experiments.run.resources import Resources
     from ramen.experiments.studies.study_result import ReportProgress
 
-NAMES = ("similarity", "no-cache", "cost")
+NAMES = ("similarity", "no-cache", "cost", "poison")
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
     "no-cache": {"queries": 10, "after": 1000},
     "cost": {"method": None, "batches": 5, "warm_up": 2},
+    "poison": {
+        "method": None,
+        "attack": None,
+        "share": None,
+        "images": 500,
+        "attacker_images": 250,
+        "eps": 8 / 255,
+        "seeds": 3,
+        "baseline_seeds": 1,
+    },
 }
+_OTHER_DRAWINGS = 1000  # added to the seed of the tiny drawings for those of an attacker
 
 
 @options.with_experiment_options("seed", "seeds")
 def study(
     *,
-    name: Annotated[str, typer.Argument(help="similarity, no-cache or cost.")],
+    name: Annotated[str, typer.Argument(help="similarity, no-cache, cost or poison.")],
     request: options.ExperimentOptions,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
     pairs: Annotated[
@@ -42,16 +54,39 @@ def study(
         int | None, typer.Option(min=0, help="no-cache: images that fill the memory first. Default: 1000.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="cost: a method; repeatable. Default: all.")
+        list[str] | None, typer.Option(help="cost, poison: a method; repeatable. Default: all.")
     ] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="cost: batches to time. Default: 5.")] = None,
     warm_up: Annotated[
         int | None, typer.Option(min=0, help="cost: batches before those, not timed. Default: 2.")
     ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="poison: entropy, target, flood or noise; repeatable. Default: all."),
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="poison: the attacker's share of the stream; repeatable. Default: 0.1, 0.2, 0.5."),
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(min=1, help="poison: images of other users. Default: 500.")
+    ] = None,
+    attacker_images: Annotated[
+        int | None, typer.Option(min=1, help="poison: the attacker's own images. Default: 250.")
+    ] = None,
+    eps: Annotated[
+        float | None, typer.Option(help="poison: the most that a pixel in [0, 1] changes. Default: 8/255.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="poison: seeds for Ramen, from --seed on. Default: 3.")
+    ] = None,
+    baseline_seeds: Annotated[
+        int | None, typer.Option(min=1, help="poison: seeds for the other methods. Default: 1.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
-    """Study what similarity says about domains, what the gradient cache saves, or what methods cost."""
+    """Study what similarity says about domains, what the cache saves, what methods or attackers cost."""
     from rich.console import Console
 
     from ramen.experiments.run.results import write_result
@@ -59,6 +94,8 @@ def study(
 
     given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
+    given |= {"attack": attack, "share": share, "images": images, "attacker_images": attacker_images}
+    given |= {"eps": eps, "seeds": seeds, "baseline_seeds": baseline_seeds}
     with options.exit_on_error():
         own = own_options(name, given)
         planned = replace(request, seed=[seed]).plan(_methods(name, method))
@@ -79,8 +116,8 @@ def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     checks.choice("NAME", name, NAMES)
     for option, value in given.items():
         if value is not None and option not in _STUDY_OPTIONS[name]:
-            owner = next(study for study, options in _STUDY_OPTIONS.items() if option in options)
-            raise ValueError(f"--{option.replace('_', '-')} belongs to the study {owner}, not to {name}")
+            owners = " and ".join(study for study, options in _STUDY_OPTIONS.items() if option in options)
+            raise ValueError(f"--{option.replace('_', '-')} belongs to the study {owners}, not to {name}")
     return {
         option: default if given[option] is None else given[option]
         for option, default in _STUDY_OPTIONS[name].items()
@@ -98,7 +135,10 @@ def run_study(
     stream = resources.stream(first)
     classifier = resources.classifier(first, stream.dataset.classes)
     with _progress_bars(console) as progress:
-        result = _run(name, classifier, stream, planned, own, progress)
+        if name == "poison":
+            result = _run_poison(classifier, resources, planned, own, progress)
+        else:
+            result = _run(name, classifier, stream, planned, own, progress)
     identity = first.identity()
     about = ("model", "templates", "data", "data_options", "protocol", "protocol_parameters", "seed")
     result["provenance"] = {
@@ -117,6 +157,9 @@ def run_study(
     }
     if name == "similarity":  # it uses no method
         result["provenance"]["parameters"] = {}
+    if name == "poison":  # Ramen's rows have parameters of their own
+        rows = result["data"]["methods"]
+        result["provenance"]["parameters"] = {label: row["parameters"] for label, row in rows.items()}
     return result
 
 
@@ -157,6 +200,45 @@ def _run(
     )
 
 
+def _run_poison(
+    classifier: Any,
+    resources: "Resources",
+    planned: "list[Experiment]",
+    own: Mapping[str, Any],
+    progress: "ReportProgress",
+) -> dict[str, Any]:
+    """Ramen's rows start from its own choices, not from the preset; other methods have the preset's."""
+    from ramen.experiments.studies.attacks import ATTACKS, Budget
+    from ramen.experiments.studies.poison import SHARES, method_rows, poison_study
+
+    first = planned[0]
+    rows = method_rows(
+        classifier.num_classes,
+        {e.method: e.overrides if e.method == "ramen" else e.parameters for e in planned},
+        seeds=own["seeds"],
+        baseline_seeds=own["baseline_seeds"],
+    )
+    seeded = [replace(first, seed=first.seed + n) for n in range(max(row.seeds for row in rows))]
+    attackers = None
+    if first.data == "tiny":
+        drawings = {"picture_seed": first.data_options.get("picture_seed", 0) + _OTHER_DRAWINGS}
+        others = [replace(e, data_options={**e.data_options, **drawings}) for e in seeded]
+        attackers = [resources.stream(e) for e in others]
+    return poison_study(
+        classifier,
+        [resources.stream(e) for e in seeded],
+        rows,
+        attackers=attackers,
+        attacks=own["attack"] or tuple(ATTACKS),
+        shares=own["share"] or SHARES,
+        images=own["images"],
+        attacker_images=own["attacker_images"],
+        budget=Budget(own["eps"]),
+        batch=first.batch,
+        progress=progress,
+    )
+
+
 def result_path(out: Path, result: Mapping[str, Any]) -> Path:
     """The file of a study's result; a study with other settings has another file."""
     import hashlib
@@ -170,7 +252,7 @@ def result_path(out: Path, result: Mapping[str, Any]) -> Path:
 def _methods(name: str, chosen: list[str] | None) -> list[str]:
     from ramen.methods._registry import list_methods
 
-    if name == "cost":
+    if name in ("cost", "poison"):
         return chosen or list_methods()
     return ["ramen"] if name == "no-cache" else ["ensemble"]
 
