@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import ramen
+from ramen.experiments.studies.poison_tables import loss_table, summary_table
+from ramen.experiments.studies.study_result import stored_table, study
 from ramen.experiments.tables.markdown import markdown_page
 from tests.helpers.benchmark_scripts import load_benchmark
 
@@ -51,6 +53,14 @@ def test_page_of_performance_shows_the_other_methods(monkeypatch):
     assert len(found) == 2
     page = (DOCS / "performance.md").read_text()
     assert all(markdown_page([table]).strip() in page for table in found)
+
+
+def test_page_of_methods_shows_the_poisoned_streams():
+    result = json.loads((DOCS.parent / "benchmarks/results/poison_tiny_cpu.json").read_text())
+    data = result["data"]
+    assert study("", "", [summary_table(data), loss_table(data)], {})["tables"] == result["tables"]
+    page = (DOCS / "methods.md").read_text()
+    assert markdown_page([stored_table(table) for table in result["tables"]]).strip() in page
 
 
 def test_readme_states_the_committed_speeds():

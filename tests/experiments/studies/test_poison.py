@@ -122,6 +122,7 @@ def test_rows_of_ramen(classifier):
     assert (unguarded.lr, unguarded.topk) == (chosen.lr, chosen.topk)
     assert ramen_rows(1000)[0].parameters["topk"] == 1
     assert ramen_rows(100_000)[0].parameters["topk"] == ramen_rows(100_000)[0].parameters["capacity"] == 1
+    assert ramen_rows(24, {"capacity": 6})[0].parameters["topk"] == 6
     named = method_rows(24, {"tent": {"lr": 1.0}, "ramen": {"topk": 2}}, seeds=4, baseline_seeds=2)
     assert [(row.label, row.seeds, row.parameters.get("topk")) for row in named] == [
         ("tent", 2, None),

@@ -5,6 +5,7 @@ Realistic Test-Time Data Poisoning", ICLR 2025: the attacker knows the pretraine
 images of others, and his images come at random places among theirs. What counts is the accuracy on theirs.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,17 +59,18 @@ def ramen_rows(
         parameters: Of all three; they override the values of a row.
         seeds: On how many streams they run.
     """
+    given = dict(parameters or {})
     capacity = max(1, round(_PAPER_MEMORY / classes))
-    topk = min(capacity, max(1, round(_PAPER_SUPPORT / classes)))
+    topk = max(1, round(_PAPER_SUPPORT / classes))
+    held = given.get("capacity", capacity)
+    if isinstance(held, int):
+        topk = min(topk, held)
     rows: dict[str, dict[str, Any]] = {
         "ramen, paper's values": {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2},
         "ramen, no guard": {"guard": 0.0},
         "ramen": {},
     }
-    return [
-        PoisonedMethod(label, "ramen", {**values, **(parameters or {})}, seeds)
-        for label, values in rows.items()
-    ]
+    return [PoisonedMethod(label, "ramen", {**values, **given}, seeds) for label, values in rows.items()]
 
 
 def method_rows(
@@ -150,11 +152,12 @@ def poison_study(
         entry["clean"] = []
         entry["poisoned"] = {name: {f"{share:g}": [] for share in shares} for name in attacks}
         for scene in used:
-            for name, share in [(None, 0.0), *((name, share) for name in attacks for share in shares)]:
+            entry["clean"].append(scene.accuracy(scene.answers(row, scene.own, 0.0, batch)))
+            done += 1
+            for attack, share in itertools.product(attacks, shares):
                 progress(f"poisoning {row.label}", done, total)
-                poison = scene.poison(name, budget) if name else None
-                accuracy = scene.accuracy(scene.answers(row, poison, share, batch))
-                (entry["poisoned"][name][f"{share:g}"] if name else entry["clean"]).append(accuracy)
+                answers = scene.answers(row, scene.poison(attack, budget), share, batch)
+                entry["poisoned"][attack][f"{share:g}"].append(scene.accuracy(answers))
                 done += 1
         found[row.label] = entry
     progress("poisoning", total, total)
@@ -203,13 +206,12 @@ class _Scene:
             self._made[name] = ATTACKS[name](self.classifier, self.own, self.benign.seed, budget)
         return self._made[name]
 
-    def answers(self, row: PoisonedMethod, poison: Tensor | None, share: float, batch: int) -> Tensor:
+    def answers(self, row: PoisonedMethod, poison: Tensor, share: float, batch: int) -> Tensor:
         """The labels that a fresh method gives to the benign images, in their order."""
         places = attacker_places(len(self.benign), share, self.benign.seed)
-        sent = self.own if poison is None else poison
         method = create(row.method, self.classifier, seed=self.benign.seed, **row.parameters)
         labels: list[Tensor] = []
-        for part in poisoned_batches(self.classifier, self.benign, sent, places, batch):
+        for part in poisoned_batches(self.classifier, self.benign, poison, places, batch):
             if part.reset:
                 method.reset()
             labels.append(method.predict(part.images).labels.cpu()[part.benign])
