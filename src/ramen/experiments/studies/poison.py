@@ -24,6 +24,7 @@ from ramen.experiments.studies.study_result import ReportProgress, no_progress, 
 from ramen.methods._registry import create, describe, list_methods
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.numerics import plain_numerics
 
 NAME = "poison"
 SHARES = (0.1, 0.2, 0.5)
@@ -228,5 +229,5 @@ class _Scene:
     def _zero_shot(self) -> Iterator[Tensor]:
         for part in self.benign.batches(100):
             images = self.classifier.preprocess(self.benign.read(part))
-            with torch.no_grad():
+            with plain_numerics(), torch.no_grad():
                 yield self.classifier.logits(self.classifier.encode(images)).argmax(1).cpu()
