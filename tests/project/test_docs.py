@@ -9,6 +9,7 @@ import pytest
 import ramen
 from ramen.experiments.run.results import read_result
 from ramen.experiments.studies import harm_tables
+from ramen.experiments.studies.poison_tables import loss_table, summary_table
 from ramen.experiments.studies.study_result import stored_table, study
 from ramen.experiments.tables.markdown import markdown_page
 from tests.helpers.benchmark_scripts import load_benchmark
@@ -63,6 +64,14 @@ def test_page_of_methods_shows_the_committed_study_of_harm():
     tables = [stored_table(table) for table in result["tables"]]
     assert len(tables) == 2
     assert markdown_page(tables).strip() in (DOCS / "methods.md").read_text()
+
+
+def test_page_of_methods_shows_the_poisoned_streams():
+    result = json.loads((DOCS.parent / "benchmarks/results/poison_tiny_cpu.json").read_text())
+    data = result["data"]
+    assert study("", "", [summary_table(data), loss_table(data)], {})["tables"] == result["tables"]
+    page = (DOCS / "methods.md").read_text()
+    assert markdown_page([stored_table(table) for table in result["tables"]]).strip() in page
 
 
 def test_readme_states_the_committed_speeds():

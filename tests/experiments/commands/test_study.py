@@ -30,6 +30,10 @@ def run(tmp_path, *words):
             "a plain forward pass",
         ),
         (["harm", "--images", "10", "--seeds", "1", "--batch", "10"], "Ramen: no guard"),
+        (
+            ["poison", "--method", "tda", "--images", "20", "--attacker-images", "6", "--share", "0.5"],
+            "Points lost to each attack",
+        ),
     ],
 )
 def test_tables_and_files(tmp_path, words, title):
@@ -44,6 +48,10 @@ def test_tables_and_files(tmp_path, words, title):
     assert about["experiment"]["data_options"] == {"domains": ["fog", "neon"], "pictures": 20}
     assert about["stream"]["pictures"] == 40
     assert about["versions"]["torch"]
+    if words[0] == "poison":
+        assert about["parameters"]["tda"]["positive_alpha"] == 1.0  # of the preset
+        assert result["data"]["seeds"] == [0]
+        assert result["data"]["attacks"] == ["entropy", "target", "flood", "noise"]
     if words[0] == "no-cache":
         assert about["parameters"]["ramen"]["topk"] == 2
         assert about["parameters"]["ramen"]["lr"] == 0.02  # of the preset
@@ -96,19 +104,48 @@ def test_machine_output_and_a_file_for_each_question(tmp_path):
     assert len(list(tmp_path.glob("studies/*.json"))) == 2
 
 
+def test_an_attacker_has_other_drawings_and_ramen_its_own_choices(tmp_path, monkeypatch):
+    from ramen.experiments.studies import poison
+
+    calls = []
+    monkeypatch.setattr(
+        poison, "poison_study", lambda *given, **named: calls.append((given, named)) or _no_result()
+    )
+    shown = run(tmp_path, "poison", "--method", "ramen", "--method", "tent", "--seed", "4", "--set", "topk=2")
+    assert shown.exit_code == 0, shown.output
+    (((_, streams, rows), named),) = calls
+    assert [stream.seed for stream in streams] == [4, 5, 6]
+    assert [stream.dataset.identity["picture_seed"] for stream in named["attackers"]] == [1000] * 3
+    assert {row.label: dict(row.parameters) for row in rows} == {
+        "ramen, paper's values": {"capacity": 3125, "topk": 2, "beta": 5.0, "lr": 0.01},
+        "ramen, no guard": {"guard": 0.0, "topk": 2},
+        "ramen": {"topk": 2},
+        "tent": {"lr": 0.001},
+    }
+
+
+def _no_result():
+    return {"kind": "study", "study": "poison", "title": "", "tables": [], "data": {"methods": {}}}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (
             ["similarities"],
-            "NAME must be one of 'similarity', 'no-cache', 'cost', 'harm', got 'similarities'",
+            "NAME must be one of 'similarity', 'no-cache', 'cost', 'harm', 'poison', got 'similarities'",
         ),
         (["cost", "--pairs", "100"], "--pairs belongs to the study similarity, not to cost"),
         (["similarity", "--warm-up", "1"], "--warm-up belongs to the study cost, not to similarity"),
-        (["similarity", "--method", "tent"], "belongs to the studies cost and harm, not to similarity"),
+        (
+            ["similarity", "--method", "tent"],
+            "belongs to the studies cost, harm and poison, not to similarity",
+        ),
         (["harm", "--set", "lr=0.1"], "--set needs --method"),
         (["harm", "--protocol", "single"], "the study harm makes its own streams, got 'single'"),
         (["harm", "--clean", "cleen"], "no domain is called 'cleen'"),
+        (["poison", "--attack", "fire"], "attacks must be one of 'entropy', 'target', 'flood', 'noise'"),
+        (["poison", "--eps", "3"], "eps must be at most 1"),
         (["no-cache", "--after", "39"], "must be at most the stream's 40 images, got 39"),
         (["no-cache", "--set", "topc=3"], "topc"),
     ],

@@ -14,24 +14,33 @@ from ramen.experiments.commands import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ramen.data.dataset import Dataset, Domain
     from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.studies.study_result import ReportProgress
 
-NAMES = ("similarity", "no-cache", "cost", "harm")
+NAMES = ("similarity", "no-cache", "cost", "harm", "poison")
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
     "no-cache": {"queries": 10, "after": 1000},
     "cost": {"method": None, "batches": 5, "warm_up": 2},
     "harm": {"method": None, "images": 1000, "seeds": 3, "clean": None},
+    "poison": {
+        "method": None,
+        "attack": None,
+        "share": None,
+        "images": 500,
+        "attacker_images": 250,
+        "eps": 8 / 255,
+        "seeds": 3,
+        "baseline_seeds": 1,
+    },
 }
 
 
 @options.with_experiment_options("seed", "seeds")
 def study(
     *,
-    name: Annotated[str, typer.Argument(help="similarity, no-cache, cost or harm.")],
+    name: Annotated[str, typer.Argument(help="similarity, no-cache, cost, harm or poison.")],
     request: options.ExperimentOptions,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
     pairs: Annotated[
@@ -46,24 +55,44 @@ def study(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="cost, harm: a method; repeatable. Default: all for cost, variants of Ramen for harm."
+            help="cost, harm, poison: a method; repeatable. Default: all, but variants of Ramen for harm."
         ),
     ] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="cost: batches to time. Default: 5.")] = None,
     warm_up: Annotated[
         int | None, typer.Option(min=0, help="cost: batches before those, not timed. Default: 2.")
     ] = None,
-    images: Annotated[int | None, typer.Option(min=1, help="harm: images per stream. Default: 1000.")] = None,
+    images: Annotated[
+        int | None,
+        typer.Option(min=1, help="harm: images per stream, 1000. poison: images of other users, 500."),
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="harm: how many seeds, from --seed on. Default: 3.")
+        int | None, typer.Option(min=1, help="harm, poison: how many seeds, from --seed on. Default: 3.")
     ] = None,
     clean: Annotated[
         str | None, typer.Option(help="harm: the domain of clean images. Default: `clean`, if there is one.")
     ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="poison: entropy, target, flood or noise; repeatable. Default: all."),
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="poison: the attacker's share of the stream; repeatable. Default: 0.1, 0.2, 0.5."),
+    ] = None,
+    attacker_images: Annotated[
+        int | None, typer.Option(min=1, help="poison: the attacker's own images. Default: 250.")
+    ] = None,
+    eps: Annotated[
+        float | None, typer.Option(help="poison: the most that a pixel in [0, 1] changes. Default: 8/255.")
+    ] = None,
+    baseline_seeds: Annotated[
+        int | None, typer.Option(min=1, help="poison: seeds for methods beside Ramen. Default: 1.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
-    """Study what similarity says about domains, what the gradient cache saves, what methods cost, or harm."""
+    """Study similarity of domains, what the gradient cache saves, what methods cost, harm, or attackers."""
     from rich.console import Console
 
     from ramen.experiments.run.results import write_result
@@ -71,7 +100,8 @@ def study(
 
     given: dict[str, Any] = {"pairs": pairs, "queries": queries, "after": after}
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
-    given |= {"images": images, "seeds": seeds, "clean": clean}
+    given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
+    given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
     with options.exit_on_error():
         own = own_options(name, given)
         if name == "harm":
@@ -95,7 +125,8 @@ def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for option, value in given.items():
         if value is not None and option not in _STUDY_OPTIONS[name]:
             owners = [study for study, options in _STUDY_OPTIONS.items() if option in options]
-            belongs = f"belongs to the {'study' if len(owners) == 1 else 'studies'} {' and '.join(owners)}"
+            named = " and ".join([", ".join(owners[:-1]), owners[-1]] if len(owners) > 1 else owners)
+            belongs = f"belongs to the {'study' if len(owners) == 1 else 'studies'} {named}"
             raise ValueError(f"--{option.replace('_', '-')} {belongs}, not to {name}")
     return {
         option: default if given[option] is None else given[option]
@@ -107,6 +138,7 @@ def run_study(
     name: str, planned: "list[Experiment]", own: Mapping[str, Any], console: "Console"
 ) -> dict[str, Any]:
     """The study's result with its provenance; ``planned`` has the methods with their parameters."""
+    from ramen.experiments.commands import study_runs
     from ramen.experiments.run import provenance
     from ramen.experiments.run.resources import Resources
 
@@ -115,10 +147,12 @@ def run_study(
     classifier = resources.classifier(first, stream.dataset.classes)
     with _progress_bars(console) as progress:
         if name == "harm":
-            clean = _clean_images(resources, stream.dataset, first, own)
-            result = _run_harm(classifier, stream, planned, own, clean, progress)
+            clean = study_runs.clean_images(resources, stream.dataset, first, own)
+            result = study_runs.run_harm(classifier, stream, planned, own, clean, progress)
+        elif name == "poison":
+            result = study_runs.run_poison(classifier, resources, planned, own, progress)
         else:
-            result = _run(name, classifier, stream, planned, own, progress)
+            result = study_runs.run_one(name, classifier, stream, planned, own, progress)
     identity = first.identity()
     about = ("model", "templates", "data", "data_options", "protocol", "protocol_parameters", "seed")
     result["provenance"] = {
@@ -141,70 +175,10 @@ def run_study(
         variants = result["data"]["methods"]
         result["provenance"]["parameters"] = {title: one["parameters"] for title, one in variants.items()}
         result["provenance"]["preset"] = None
+    if name == "poison":  # Ramen's rows have parameters of their own
+        rows = result["data"]["methods"]
+        result["provenance"]["parameters"] = {label: row["parameters"] for label, row in rows.items()}
     return result
-
-
-def _run(
-    name: str,
-    classifier: Any,
-    stream: Any,
-    planned: "list[Experiment]",
-    own: Mapping[str, Any],
-    progress: "ReportProgress",
-) -> dict[str, Any]:
-    from ramen.experiments.studies.cost import cost_study
-    from ramen.experiments.studies.no_cache import no_cache_study
-    from ramen.experiments.studies.similarity import similarity_study
-
-    first = planned[0]
-    shared: dict[str, Any] = {"batch": first.batch, "progress": progress}
-    if name == "similarity":
-        return similarity_study(classifier, stream, pairs=own["pairs"], seed=first.seed, **shared)
-    if name == "no-cache":
-        return no_cache_study(
-            classifier,
-            stream,
-            first.parameters,
-            queries=own["queries"],
-            after=own["after"],
-            seed=first.seed,
-            **shared,
-        )
-    return cost_study(
-        classifier,
-        stream,
-        [experiment.method for experiment in planned],
-        {experiment.method: experiment.parameters for experiment in planned},
-        warm_up=own["warm_up"],
-        batches=own["batches"],
-        **shared,
-    )
-
-
-def _run_harm(
-    classifier: Any,
-    stream: Any,
-    planned: "list[Experiment]",
-    own: Mapping[str, Any],
-    clean: "Domain | str | None",
-    progress: "ReportProgress",
-) -> dict[str, Any]:
-    from ramen.experiments.studies.harm import StudiedMethod, harm_study
-
-    first = planned[0]
-    methods: list[StudiedMethod] | None = None
-    if own["method"]:
-        methods = [StudiedMethod(one.method, one.method, one.parameters) for one in planned]
-    return harm_study(
-        classifier,
-        stream,
-        methods,
-        clean=clean,
-        seeds=range(first.seed, first.seed + own["seeds"]),
-        images=own["images"],
-        batch=first.batch,
-        progress=progress,
-    )
 
 
 def _check_harm(request: options.ExperimentOptions, methods: list[str] | None) -> None:
@@ -212,29 +186,6 @@ def _check_harm(request: options.ExperimentOptions, methods: list[str] | None) -
         raise ValueError(f"--protocol: the study harm makes its own streams, got {request.protocol!r}")
     if request.settings and not methods:
         raise ValueError("--set needs --method: without it, the study harm has variants of Ramen of its own")
-
-
-def _clean_images(
-    resources: Any, dataset: "Dataset", first: "Experiment", own: Mapping[str, Any]
-) -> "Domain | str | None":
-    """The clean domain, which some data sets leave out unless it is requested; None if there is none."""
-    from ramen.experiments.studies.harm_streams import CLEAN
-
-    name = own["clean"] or CLEAN
-    if name in [domain.name for domain in dataset.domains]:
-        return str(name)
-    chosen: dict[str, Any] = {**first.data_options, "domains": [name]}
-    if first.data == "tiny":  # as many drawings as needed can be made
-        chosen["pictures"] = own["images"] * own["seeds"]
-    try:
-        found: Dataset = resources.stream(replace(first, data_options=chosen, protocol_parameters={})).dataset
-    except ValueError:
-        if own["clean"] is not None:
-            raise
-        return None
-    if found.classes != dataset.classes:
-        raise ValueError(f"--clean: the domain {name!r} must have the classes of the other domains")
-    return found.domains[0]
 
 
 def result_path(out: Path, result: Mapping[str, Any]) -> Path:
@@ -250,7 +201,7 @@ def result_path(out: Path, result: Mapping[str, Any]) -> Path:
 def _methods(name: str, chosen: list[str] | None) -> list[str]:
     from ramen.methods._registry import list_methods
 
-    if name == "cost":
+    if name in ("cost", "poison"):
         return chosen or list_methods()
     if name == "harm":
         return chosen or ["ramen"]

@@ -1,0 +1,233 @@
+"""How much an attacker in the stream hurts the other users.
+
+The protocol is that of Su et al., "On the Adversarial Risk of Test Time Adaptation: An Investigation into
+Realistic Test-Time Data Poisoning", ICLR 2025: the attacker knows the pretrained model alone, never sees the
+images of others, and his images come at random places among theirs. What counts is the accuracy on theirs.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ramen.data.streams.stream import Stream
+from ramen.experiments.plan.values import plain
+from ramen.experiments.studies.attacks import ATTACKS, Budget, own_pixels
+from ramen.experiments.studies.poison_tables import loss_table, summary_table
+from ramen.experiments.studies.poisoned_streams import attacker_places, hold_out, part_of, poisoned_batches
+from ramen.experiments.studies.study_result import ReportProgress, no_progress, study
+from ramen.methods._registry import create, describe, list_methods
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.numerics import plain_numerics
+
+NAME = "poison"
+SHARES = (0.1, 0.2, 0.5)
+IMAGES, ATTACKER_IMAGES = 500, 250
+SEEDS, BASELINE_SEEDS = 3, 1
+_PAPER_MEMORY, _PAPER_SUPPORT = 75_000, 500  # images of all classes together
+
+
+@dataclass(frozen=True)
+class PoisonedMethod:
+    """A row of the study: a method with its parameters.
+
+    Attributes:
+        label: The row's name.
+        method: A registered method.
+        parameters: Those that do not have their defaults.
+        seeds: On how many of the streams it runs, from the first.
+    """
+
+    label: str
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int = BASELINE_SEEDS
+
+
+def ramen_rows(
+    classes: int, parameters: Mapping[str, Any] | None = None, seeds: int = SEEDS
+) -> list[PoisonedMethod]:
+    """Ramen with the paper's values, with its own choices but no guard, and as it is by default.
+
+    Args:
+        classes: How many there are; the paper's memory and support set are divided among them.
+        parameters: Of all three; they override the values of a row.
+        seeds: On how many streams they run.
+    """
+    given = dict(parameters or {})
+    capacity = max(1, round(_PAPER_MEMORY / classes))
+    topk = max(1, round(_PAPER_SUPPORT / classes))
+    held = given.get("capacity", capacity)
+    if isinstance(held, int):
+        topk = min(topk, held)
+    rows: dict[str, dict[str, Any]] = {
+        "ramen, paper's values": {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2},
+        "ramen, no guard": {"guard": 0.0},
+        "ramen": {},
+    }
+    return [PoisonedMethod(label, "ramen", {**values, **given}, seeds) for label, values in rows.items()]
+
+
+def method_rows(
+    classes: int,
+    methods: Mapping[str, Mapping[str, Any]],
+    *,
+    seeds: int = SEEDS,
+    baseline_seeds: int = BASELINE_SEEDS,
+) -> list[PoisonedMethod]:
+    """One row per method, three for Ramen; ``methods`` has names with parameters."""
+    rows: list[PoisonedMethod] = []
+    for name, parameters in methods.items():
+        if name == "ramen":
+            rows += ramen_rows(classes, parameters, seeds)
+        else:
+            rows.append(PoisonedMethod(name, name, parameters, baseline_seeds))
+    return rows
+
+
+def poison_study(
+    classifier: ZeroShotClassifier,
+    streams: Sequence[Stream],
+    rows: Sequence[PoisonedMethod] | None = None,
+    *,
+    attackers: Sequence[Stream] | None = None,
+    attacks: Sequence[str] = tuple(ATTACKS),
+    shares: Sequence[float] = SHARES,
+    images: int = IMAGES,
+    attacker_images: int = ATTACKER_IMAGES,
+    budget: Budget | None = None,
+    batch: int = 100,
+    progress: ReportProgress = no_progress,
+) -> dict[str, Any]:
+    """Accuracy on the images of others, without an attacker and with each attack at each share.
+
+    Args:
+        classifier: What is adapted, and what the attacker knows.
+        streams: One per seed, which also decides the attack and the attacker's places.
+        rows: By default all methods; those that cannot run on this classifier are listed with the reason.
+        attackers: For each stream one with the attacker's own images, which are other images. By default a
+            part of each stream is held out for the attacker.
+        attacks: Names in ``attacks.ATTACKS``.
+        shares: The attacker's shares of the whole stream.
+        images: Benign images: the first of each stream, or fewer if it has fewer.
+        attacker_images: How many of his own images the attacker has; if a share needs more, he repeats them.
+        budget: What the attacker may do to an image.
+        batch: Images per batch, of all users together.
+        progress: Called with the step's name, how much of it is done, and how much there is.
+    """
+    for name in attacks:
+        checks.choice("attacks", name, ATTACKS)
+    checks.integer("images", images, 1)
+    if not streams or (attackers is not None and len(attackers) != len(streams)):
+        other = "one or more" if attackers is None else f"one per stream of attackers, {len(attackers)}"
+        raise ValueError(f"streams must be {other}, got {len(streams)}")
+    for share in shares:
+        attacker_places(images, share, 0)  # raises for a bad share before anything starts
+    if rows is None:
+        names = {name: dict.fromkeys(describe(name).batch_sized, batch) for name in list_methods()}
+        rows = method_rows(classifier.num_classes, names)
+    budget = budget or Budget()
+    scenes = [
+        _Scene.of(classifier, stream, None if attackers is None else attackers[n], images, attacker_images)
+        for n, stream in enumerate(streams)
+    ]
+    done, runs = 0, 1 + len(attacks) * len(shares)
+    total = sum(min(row.seeds, len(scenes)) for row in rows) * runs
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        used = scenes[: row.seeds]
+        entry: dict[str, Any] = {"method": row.method, "parameters": plain(row.parameters)}
+        try:
+            create(row.method, classifier, **row.parameters)
+        except MissingPartError as error:
+            found[row.label] = {**entry, "reason": str(error)}
+            done += len(used) * runs
+            continue
+        entry["zero_shot"] = [scene.accuracy(scene.zero_shot) for scene in used]
+        entry["clean"] = []
+        entry["poisoned"] = {name: {f"{share:g}": [] for share in shares} for name in attacks}
+        for scene in used:
+            entry["clean"].append(scene.accuracy(scene.answers(row, scene.own, 0.0, batch)))
+            done += 1
+            for attack, share in itertools.product(attacks, shares):
+                progress(f"poisoning {row.label}", done, total)
+                answers = scene.answers(row, scene.poison(attack, budget), share, batch)
+                entry["poisoned"][attack][f"{share:g}"].append(scene.accuracy(answers))
+                done += 1
+        found[row.label] = entry
+    progress("poisoning", total, total)
+    data = {
+        "images": len(scenes[0].benign),
+        "attacker_images": min(len(scene.own) for scene in scenes),
+        "attacks": list(attacks),
+        "shares": list(shares),
+        "eps": budget.eps,
+        "steps": budget.steps,
+        "batch": batch,
+        "seeds": [stream.seed for stream in streams],
+        "classes": classifier.num_classes,
+        "device": str(classifier.device),
+        "dtype": str(classifier.dtype).removeprefix("torch."),
+        "methods": found,
+    }
+    title = f"What an attacker in the stream costs the others, {data['images']:,} images of "
+    return study(NAME, title + streams[0].dataset.name, [summary_table(data), loss_table(data)], data)
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """One seed: the images of the others, and those that the attacker has."""
+
+    classifier: ZeroShotClassifier
+    benign: Stream
+    own: Tensor  # the attacker's, uint8 of the model's size
+    _made: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, classifier: ZeroShotClassifier, stream: Stream, attacker: Stream | None, images: int, own: int
+    ) -> "_Scene":
+        if attacker is None:
+            stream, attacker = hold_out(stream, own)
+        benign = part_of(stream, np.arange(min(images, len(stream))))
+        count = min(checks.integer("attacker_images", own, 1), len(attacker))
+        parts = [slice(start, min(start + 100, count)) for start in range(0, count, 100)]
+        pixels = torch.cat([own_pixels(classifier, attacker.read(part)) for part in parts])
+        return cls(classifier, benign, pixels)
+
+    def poison(self, name: str, budget: Budget) -> Tensor:
+        """What the attacker sends; made once for all methods."""
+        if name not in self._made:
+            self._made[name] = ATTACKS[name](self.classifier, self.own, self.benign.seed, budget)
+        return self._made[name]
+
+    def answers(self, row: PoisonedMethod, poison: Tensor, share: float, batch: int) -> Tensor:
+        """The labels that a fresh method gives to the benign images, in their order."""
+        places = attacker_places(len(self.benign), share, self.benign.seed)
+        method = create(row.method, self.classifier, seed=self.benign.seed, **row.parameters)
+        labels: list[Tensor] = []
+        for part in poisoned_batches(self.classifier, self.benign, poison, places, batch):
+            if part.reset:
+                method.reset()
+            labels.append(method.predict(part.images).labels.cpu()[part.benign])
+        return torch.cat(labels)
+
+    def accuracy(self, labels: Tensor) -> float:
+        """In percent."""
+        return 100 * float((labels.numpy() == self.benign.labels()).mean())
+
+    @cached_property
+    def zero_shot(self) -> Tensor:
+        return torch.cat(list(self._zero_shot()))
+
+    def _zero_shot(self) -> Iterator[Tensor]:
+        for part in self.benign.batches(100):
+            images = self.classifier.preprocess(self.benign.read(part))
+            with plain_numerics(), torch.no_grad():
+                yield self.classifier.logits(self.classifier.encode(images)).argmax(1).cpu()
