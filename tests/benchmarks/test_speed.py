@@ -189,7 +189,7 @@ def test_the_memory_is_full_before_it_is_timed(speed):
 def test_the_plain_loop_is_ramen(speed):
     """It is the slow side of a ratio: it must do the same work."""
     classifier = testing.small_classifier(dtype="float64")
-    method = ramen.create("ramen", classifier, capacity=4, topk=2, codec="fp32", lr=1e-2)
+    method = ramen.create("ramen", classifier, capacity=4, topk=2, codec="fp32", beta=5.0, lr=1e-2)
     twin = speed.PlainRamen(classifier, 4, 2, beta=5.0, lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     same = []

@@ -49,7 +49,7 @@ def test_tuning_goes_through_every_setting(tiny, monkeypatch, tmp_path):
 def test_the_demos_settings_are_the_best_of_the_committed_tuning(tiny):
     path = tiny.Path(tiny.__file__).parent / "results" / "tiny_tuning_cpu.json"
     rows = json.loads(path.read_text())["rows"]
-    for method in demo.METHODS:
+    for method in ("entmin", "tent"):  # Ramen has nothing to tune
         best = max(
             (row for row in rows if row["method"] == method), key=lambda r: statistics.mean(r["average"])
         )

@@ -15,7 +15,7 @@ def test_describe_lists_all_methods() -> None:
 def test_describe_shows_a_methods_record() -> None:
     result = runner.invoke(app, ["describe", "ramen"])
     assert result.exit_code == 0
-    assert "capacity=750" in result.output
+    assert "capacity='auto'" in result.output
     assert "2 forward, 1 backward" in result.output
 
 

@@ -140,6 +140,7 @@ def sample_result(
                 "batch_dependent": False,
                 "reset": "never within the stream",
                 "parameters": {"lr": 0.01} if parameters is None else parameters,
+                "chosen": {},
             },
             "versions": {
                 "ramen": "0.1.0",

@@ -60,6 +60,8 @@ class Method(DeclaredState, ABC):
         self.classifier = check_classifier(classifier)
         self.seed = checks.integer("seed", seed, 0)
         self.chosen: dict[str, str] = {}  # why, for each parameter that the method chose itself
+        # given the size of the first images, for what can only be chosen then
+        self.on_first_images: Callable[[tuple[int, int]], None] | None = None
         self.images_seen = 0
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
         self._recorder = classifier.recorder()
@@ -126,6 +128,8 @@ class Method(DeclaredState, ABC):
         tags = _check_tags(tags, len(images))
         if return_support and not self.retrieves:
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
+        if self.on_first_images is not None:
+            self.on_first_images((images.shape[2], images.shape[3]))
         home, device = images.device, self.classifier.device
         with plain_numerics(), torch.no_grad():
             usable, images = finite_rows(images).to(device), finite_or_zero(images).to(device)

@@ -16,7 +16,7 @@ from ramen.memory import queue_order
 from ramen.memory.codecs import CODECS
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory, Selection
-from ramen.methods._answers import Answer, Prediction, Support
+from ramen.methods._answers import Answer, Support
 from ramen.methods._base import Method
 from ramen.methods._choices import choose_memory
 from ramen.methods._info import MethodInfo
@@ -147,6 +147,7 @@ class Ramen(Method):
         self.memory = self.add_memory(Memory(self._plan(self.capacity, self.codec)))
         self.beta = AUTO if beta == AUTO else checks.number("beta", beta, 0)
         self.unit_gradients = beta == AUTO
+        self._entropy_unit = math.log(max(2, classifier.num_classes)) if beta == AUTO else 1.0
         self.lr: float | str = AUTO if lr == AUTO else checks.number("lr", lr, 0)
         self.guard = checks.number("guard", GUARD * (AUTO in (beta, lr)) if guard == AUTO else guard, 0)
         if self.guard >= 1:
@@ -209,8 +210,7 @@ class Ramen(Method):
         """
         log_weights = torch.zeros_like(support.distances)
         if self.entropy_weight:
-            unit = math.log(max(2, self.classifier.num_classes)) if self.beta == AUTO else 1.0
-            log_weights = log_weights - support.entropies / unit
+            log_weights = log_weights - support.entropies / self._entropy_unit
         if self.similarity_weight and self.consistency:
             if self.beta == AUTO:
                 log_weights = log_weights - _PULL * _standardized(support.distances, support.valid)
@@ -237,17 +237,10 @@ class Ramen(Method):
     def _choose_lr(self, size: tuple[int, int] | None) -> None:
         if size is None:
             self.lr, self.chosen["lr"] = AUTO, "follows when the first images show their size"
+            self.on_first_images = self._choose_lr
         else:
             self.lr, self.chosen["lr"] = choose_step(self.classifier, size)
-
-    def predict(
-        self, images: Tensor, *, tags: Tensor | None = None, return_support: bool = False
-    ) -> Prediction:
-        """As every method; the first images show their size if the classifier did not know it."""
-        if self.lr == AUTO:
-            height, width = self.classifier.check_images(images).shape[2:]
-            self._choose_lr((height, width))
-        return super().predict(images, tags=tags, return_support=return_support)
+            self.on_first_images = None
 
     def reset(self) -> None:
         """Back to fresh."""

@@ -90,7 +90,11 @@ def test_seeds_of_one_experiment_make_a_group() -> None:
 
 def test_a_default_that_is_spelled_out_is_the_same_experiment() -> None:
     plain, spelled = sample_result(seed=0), sample_result(seed=1)
-    spelled["experiment"]["parameters"] = {**plain["experiment"]["parameters"], "topk": 5, "fifo": "exact"}
+    spelled["experiment"]["parameters"] = {
+        **plain["experiment"]["parameters"],
+        "topk": "auto",
+        "fifo": "exact",
+    }
     (one,) = group([plain, spelled])
     assert one.seeds == [0, 1]
 
@@ -116,8 +120,8 @@ def test_rows_with_the_same_title_say_what_differs() -> None:
     ]
     assert row_titles(group(results)) == [
         "Tent",
-        "Ramen (topk=5, batch=100)",
+        "Ramen (topk=auto, batch=100)",
         "Ramen (topk=7, batch=100)",
         "w/o PB",
-        "Ramen (topk=5, batch=50)",
+        "Ramen (topk=auto, batch=50)",
     ]

@@ -28,14 +28,14 @@ def ramen(*arguments: object, code: int = 0, env=WIDE):
 
 def test_a_real_sweep_shares_runs_with_a_real_comparison(tmp_path) -> None:
     common = ("--data", "tiny", *FEW, "--store", tmp_path / "s")
-    swept = ramen("sweep", "--vary", "topk=1,3", "--vary", "ablation", *common, "--json")
+    swept = ramen("sweep", "--vary", "topk=1,auto", "--vary", "ablation", *common, "--json")
     content = json.loads(swept.stdout)
     topk, ablation = content["tables"]
-    assert [row.get("value") for row in topk["rows"]] == [1, 3, None, None]
+    assert [row.get("value") for row in topk["rows"]] == [1, "auto", None, None]
     assert [row["method"] for row in topk["rows"]] == ["ramen", "ramen", "Ensemble", "EntMin"]
     assert [row.get("value") for row in ablation["rows"]][:4] == ["w/o PB & DC", "w/o DC", "w/o PB", "Ramen"]
     assert all(Path(figure).stat().st_size > 5000 for figure in content["figures"])
-    assert topk["rows"][1]["measured"] == ablation["rows"][3]["measured"]  # topk 3 is the preset's
+    assert topk["rows"][1]["measured"] == ablation["rows"][3]["measured"]  # the preset's
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*.json")}
     assert len(before) == 2 + 3 + 2  # two values, three more variants, two references

@@ -48,10 +48,14 @@ def test_grids_elsewhere_scale_with_the_preset() -> None:
         40,
         60,
     ]
-    assert values("topk", data="tiny", settings=["capacity=15"]) == [1, 2, 3, 5, 10]  # 3 is the preset's
-    assert values("lr", data="tiny") == [0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04]
+    assert values("topk", data="tiny", settings=["capacity=15"]) == [1, 2, 5, 10]
+    assert values("topk", data="tiny", settings=["capacity=15", "topk=3"]) == [1, 2, 3, 5, 10]
+    # Ramen chooses its own: around the paper's
+    assert values("lr", data="tiny") == [0.005, 0.0075, 0.01, 0.0125, 0.015, 0.0175, 0.02]
+    assert values("lr", data="tiny", settings=["lr=0.02"])[::3] == [0.01, 0.025, 0.04]
+    assert values("beta=0,5", data="tiny") == [0.0, 5.0]
     assert values("lr", data="tiny", method="tent")[2] == 0.001
-    assert "0.5 to 2 times 0.02" in parse_variation("lr", bases("tiny")[0]).origin
+    assert "0.5 to 2 times 0.01" in parse_variation("lr", bases("tiny")[0]).origin
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_sweep_is_a_curve_and_leaves_the_table(tmp_path: Path) -> None:
     ]
     reader = report(tmp_path, [*points, base, sample_result("clip", average=50.0)])
     assert [row["Method"] for row in reader.table("setting-1-accuracy")] == ["CLIP", "Ramen"]
-    assert [row["topk"] for row in reader.table("sweep-1")] == ["2", "5", "9", "10", "CLIP"]
+    assert [row["topk"] for row in reader.table("sweep-1")] == ["2", "9", "10", "auto", "CLIP"]
     alts = [attributes["alt"] for tag, attributes in reader.elements if tag == "img"]
     assert "Accuracy of Ramen by topk, CIFAR-10-C, mixed, ViT-B-32/openai" in alts
 

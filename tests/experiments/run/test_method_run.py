@@ -112,7 +112,16 @@ def ramen_data(**options):
 
 def test_the_result_has_the_keys_of_the_sample(mixed):
     """Whoever builds on results tests with the sample: a real one must have the same shape."""
-    free = {"parameters", "data_options", "protocol_parameters", "overrides", "domains", "images", "identity"}
+    free = {
+        "parameters",
+        "chosen",
+        "data_options",
+        "protocol_parameters",
+        "overrides",
+        "domains",
+        "images",
+        "identity",
+    }
 
     def shape(value, name=""):
         if not isinstance(value, dict) or name in free:

@@ -150,8 +150,13 @@ def _ordered(points: list[Point], parameter: str) -> list[Point]:
     if parameter in VARIANTS:
         order = list(VARIANTS[parameter])
         return sorted(points, key=lambda point: order.index(point.value))
-    numbers = all(isinstance(point.value, int | float) for point in points)
-    return sorted(points, key=lambda point: point.value if numbers else str(point.value))
+
+    def place(point: Point) -> tuple[int, float, str]:
+        """Numbers by their size, then words such as "auto"."""
+        number = isinstance(point.value, int | float)
+        return (0, point.value, "") if number else (1, 0, str(point.value))
+
+    return sorted(points, key=place)
 
 
 def _reported(
