@@ -6,12 +6,14 @@ query's own domain.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ramen.memory.plan import MemoryPlan
 from ramen.methods._parameters import AUTO
 from ramen.utils.byte_sizes import readable_bytes
 
 MEMORY_IMAGES = 75_000  # in all classes together
+_PAPER_RETRIEVED = 500  # likewise
 
 
 def capacity_for(classes: int) -> int:
@@ -30,6 +32,17 @@ def topk_for(classes: int) -> int:
     [60, 30, 20, 6, 3, 3, 1, 1]
     """
     return max(round(60 / classes), min(3, 1000 // classes), 1)
+
+
+def paper_values(classes: int) -> dict[str, Any]:
+    """About what the paper uses for so many classes, to compare with: 75,000 stored, 500 retrieved in all.
+
+    >>> paper_values(100)
+    {'capacity': 750, 'topk': 5, 'beta': 5.0, 'lr': 0.01}
+    """
+    capacity = capacity_for(classes)
+    topk = min(capacity, max(1, round(_PAPER_RETRIEVED / classes)))
+    return {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2}
 
 
 def choose_memory(

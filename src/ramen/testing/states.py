@@ -80,9 +80,9 @@ def check_other_parameters(bench: Bench) -> None:
 
     Tried for larger values of every parameter that is a whole number, most likely the size of something.
     """
-    if not bench.fresh().content():
-        return
     fresh = bench.fresh()
+    if not fresh.content():
+        return
     sizes = [name for name in fresh.info.defaults if type(getattr(fresh, name, None)) is int]
     sizes.remove("seed")
     for name in sizes:

@@ -14,13 +14,12 @@ from ramen.experiments.studies.harm_gains import GainRow, ShownImages
 from ramen.experiments.studies.harm_streams import BEGINNINGS, HarmImages, beginning_title
 from ramen.experiments.studies.harm_tables import gain_table, worst_table
 from ramen.experiments.studies.study_result import ReportProgress, no_progress, study
-from ramen.methods._choices import capacity_for
+from ramen.methods._choices import paper_values
 from ramen.methods._registry import create, describe
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 
 NAME = "harm"
-_PAPER_RETRIEVED = 500  # images in all, whatever the number of classes
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,8 @@ class StudiedMethod:
 
 def ramen_variants(classes: int) -> list[StudiedMethod]:
     """Ramen with the paper's values for this number of classes, without its guard, and as it is."""
-    capacity = capacity_for(classes)
-    topk = min(capacity, max(1, round(_PAPER_RETRIEVED / classes)))
-    values = {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2}
     return [
-        StudiedMethod("Ramen: paper", "ramen", values),
+        StudiedMethod("Ramen: paper", "ramen", paper_values(classes)),
         StudiedMethod("Ramen: no guard", "ramen", {"guard": 0.0}),
         StudiedMethod("Ramen", "ramen"),
     ]

@@ -21,6 +21,7 @@ from ramen.experiments.studies.attacks import ATTACKS, Budget, own_pixels
 from ramen.experiments.studies.poison_tables import loss_table, summary_table
 from ramen.experiments.studies.poisoned_streams import attacker_places, hold_out, part_of, poisoned_batches
 from ramen.experiments.studies.study_result import ReportProgress, no_progress, study
+from ramen.methods._choices import paper_values
 from ramen.methods._registry import create, describe, list_methods
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
@@ -30,7 +31,6 @@ NAME = "poison"
 SHARES = (0.1, 0.2, 0.5)
 IMAGES, ATTACKER_IMAGES = 500, 250
 SEEDS, BASELINE_SEEDS = 3, 1
-_PAPER_MEMORY, _PAPER_SUPPORT = 75_000, 500  # images of all classes together
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,12 @@ def ramen_rows(
         seeds: On how many streams they run.
     """
     given = dict(parameters or {})
-    capacity = max(1, round(_PAPER_MEMORY / classes))
-    topk = max(1, round(_PAPER_SUPPORT / classes))
-    held = given.get("capacity", capacity)
+    paper = paper_values(classes)
+    held = given.get("capacity")
     if isinstance(held, int):
-        topk = min(topk, held)
+        paper["topk"] = min(paper["topk"], held)
     rows: dict[str, dict[str, Any]] = {
-        "ramen, paper's values": {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2},
+        "ramen, paper's values": paper,
         "ramen, no guard": {"guard": 0.0},
         "ramen": {},
     }
