@@ -187,7 +187,9 @@ def _read(pixels: Tensor, normalise: Callable[[Tensor], Tensor], part: Tensor) -
     return normalise(pixels[part])
 
 
-def own(path: Path, counts: Sequence[int], count: int, cache: Path | None, device: str) -> Benches:
+def own(
+    path: Path, title: str, counts: Sequence[int], count: int, cache: Path | None, device: str
+) -> Benches:
     spec = importlib.util.spec_from_file_location("own_network", path)
     assert spec is not None
     assert spec.loader is not None
@@ -205,7 +207,7 @@ def own(path: Path, counts: Sequence[int], count: int, cache: Path | None, devic
 
     every = np.arange(len(embeddings))
     pixels, labels = file.clean()
-    yield bench(f"{path.stem}, clean images, {len(every)} classes", pixels, labels, every)
+    yield bench(f"{title}, clean images, {len(every)} classes", pixels, labels, every)
     if cache is None:
         pixels, labels, _, _ = file.mixed(count=count)
     else:
@@ -216,7 +218,7 @@ def own(path: Path, counts: Sequence[int], count: int, cache: Path | None, devic
         kept = every
         if classes < len(every):
             kept = np.sort(np.random.default_rng(0).choice(present, classes, replace=False))
-        yield bench(f"{path.stem}, {classes} classes", pixels, labels, kept)
+        yield bench(f"{title}, {classes} classes", pixels, labels, kept)
 
 
 # -- tables ---------------------------------------------------------------------------------------------
@@ -256,6 +258,7 @@ def main() -> None:
     parser.add_argument("--stored", type=Path, help="folder of a stored model")
     parser.add_argument("--arrays", type=Path, help="its stream, with the classes of CIFAR-10")
     parser.add_argument("--own", type=Path, help="a Python file with parts() and mixed()")
+    parser.add_argument("--name", help="of that network, in the tables; the file's name by default")
     parser.add_argument("--own-cache", type=Path, help="an .npz file with its stream: pixels and labels")
     parser.add_argument("--classes", type=int, nargs="+", help="class counts; all that fit if not given")
     parser.add_argument("--per-domain", type=int, default=300, help="images per domain")
@@ -269,7 +272,8 @@ def main() -> None:
         benches = stored(options.stored, options.arrays, counts, options.per_domain, options.device)
     elif options.own:
         counts = options.classes or [10, 100, 1000]
-        benches = own(options.own, counts, options.per_domain, options.own_cache, options.device)
+        title = options.name or options.own.stem
+        benches = own(options.own, title, counts, options.per_domain, options.own_cache, options.device)
     else:
         benches = tiny(options.classes or [2, 3, 10, 24], options.per_domain, options.device)
     results = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}

@@ -57,6 +57,14 @@ def test_page_of_performance_shows_the_other_methods(monkeypatch):
     assert all(markdown_page([table]).strip() in page for table in found)
 
 
+def test_page_of_methods_shows_the_gains_over_values_chosen_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend("benchmarks")
+    gains = load_benchmark("gains")
+    results = json.loads((DOCS.parent / "benchmarks/results/gains.json").read_text())
+    assert {result["classes"] for result in results.values()} == {2, 3, 10, 24, 100, 1000}
+    assert markdown_page([gains.summary(results)]).strip() in (DOCS / "methods.md").read_text()
+
+
 def test_page_of_methods_shows_the_committed_study_of_harm():
     result = read_result(DOCS.parent / "benchmarks/results/harm_tiny_cpu.json")
     made_again = study("harm", result["title"], [harm_tables.gain_table(result["data"])], result["data"])
@@ -67,7 +75,7 @@ def test_page_of_methods_shows_the_committed_study_of_harm():
 
 
 def test_page_of_methods_shows_the_poisoned_streams():
-    result = json.loads((DOCS.parent / "benchmarks/results/poison_tiny_cpu.json").read_text())
+    result = json.loads((DOCS.parent / "benchmarks/results/poison_tiny_h200.json").read_text())
     data = result["data"]
     assert study("", "", [summary_table(data), loss_table(data)], {})["tables"] == result["tables"]
     page = (DOCS / "methods.md").read_text()
