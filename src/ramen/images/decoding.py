@@ -129,7 +129,7 @@ def _decode(source: object, settings: DecodingSettings) -> Image.Image:
     if isinstance(source, np.ndarray):
         return _from_array(source, settings)
     if hasattr(source, "read"):
-        return _from_bytes(_read_object(source, settings.max_bytes), settings)
+        return _from_bytes(read_object(source, settings.max_bytes), settings)
     raise TypeError(
         "it must be a path, bytes, a binary file object, a PIL image, an array or a tensor, "
         f"got {type(source).__name__}"
@@ -159,7 +159,7 @@ def _read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
         status = os.fstat(file.fileno())
         _check_is_file(status)
         _check_bytes(status.st_size, max_bytes)
-        return _read_object(file, max_bytes)
+        return read_object(file, max_bytes)
 
 
 def _check_is_file(status: os.stat_result) -> None:
@@ -174,7 +174,7 @@ def _check_bytes(count: int, max_bytes: int) -> None:
         raise ValueError(f"it has {readable_bytes(count)}, more than {readable_bytes(max_bytes)}")
 
 
-def _read_object(file: Any, max_bytes: int) -> bytes:
+def read_object(file: Any, max_bytes: int) -> bytes:
     """All bytes of a file object; no more than one beyond ``max_bytes`` is ever read."""
     if getattr(file, "seekable", lambda: False)():
         file.seek(0)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.methods import Method, Prediction, entropy
+from ramen.methods import Method, entropy
+from ramen.methods._answers import Prediction
 from ramen.serve.result import Result
 from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, plain_numerics
@@ -66,7 +67,9 @@ class BatchAnswers:
         try:
             with plain_numerics(), torch.no_grad():
                 logits = finite_or_zero(classifier.logits(classifier.encode(self._images(pixels))))
-                numbers = _numbers(Prediction(logits, logits, torch.ones_like(logits[:, 0], dtype=torch.bool)))
+                numbers = _numbers(
+                    Prediction(logits, logits, torch.ones_like(logits[:, 0], dtype=torch.bool))
+                )
             results.extend(self._results(keys, numbers))
             return
         except Exception as error:

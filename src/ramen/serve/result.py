@@ -41,9 +41,7 @@ class Result:
     @classmethod
     def failed(cls, key: str, error: str, state_version: int) -> "Result":
         """The result for a source without an answer."""
-        nothing = {
-            name: None for name in ("label", "probability", "zero_shot_label", "zero_shot_probability")
-        }
+        nothing = dict.fromkeys(("label", "probability", "zero_shot_label", "zero_shot_probability"))
         return cls(
             key,
             **nothing,
