@@ -219,6 +219,21 @@ def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path, monkeypatch, cap
     assert_same_state(method.state_dict(), again.state_dict())
 
 
+@pytest.mark.parametrize("part", ["_prepare", "_append"])
+def test_errors_of_any_kind_do_not_reach_the_stream(tmp_path, monkeypatch, part):
+    method, stream = make(), batches(30)
+    store = open_store(tmp_path, method)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, part, lambda *arguments: 1 / 0)
+        run(method, store, stream[:3])
+    run(method, store, stream[3:])
+    assert store.failures == 3
+    store.close()
+    again = make()
+    open_store(tmp_path, again).close()
+    assert_same_state(method.state_dict(), again.state_dict())
+
+
 def _no_room(number, pieces):
     raise OSError(28, "No space left on device")
 

@@ -89,8 +89,6 @@ class StateStore:
     def __init__(self, segments: Segments, method: Method, times: SaveTimes) -> None:
         self._segments, self._method, self._times = segments, method, times
         self.failures = 0
-        self._limit = max(_LEAST_LIMIT, 2 * method.memory_bytes())
-        self._stack = ExitStack()
         with ExitStack() as opening:
             opening.enter_context(segments.lock())
             found = read_store(segments, method)
@@ -98,7 +96,7 @@ class StateStore:
         self._adopt(found)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ramen-store")
         self._stack.callback(self._pool.shutdown)
-        self._pending: tuple[_Write, Future[int]] | None = None
+        self._pending: tuple[_Write | None, Future[int]] | None = None
         self._unsaved: Sequence[Result] = found.answers  # of the last batch, once there is one
         self._learned = 0  # images since the last write
         if found.rewrite:
@@ -109,6 +107,8 @@ class StateStore:
         self.answers, self.recovered = found.answers, found.recovered
         self._copies, self._sizes, self._counts = found.copies, found.sizes, found.counts
         self._damaged = found.damaged
+        # After reading: a state may bring its own capacity and codec.
+        self._limit = max(_LEAST_LIMIT, 2 * self._method.memory_bytes())
         self._number = max(found.sizes, default=0)  # of the newest segment; this process begins a new one
         self._active: int | None = None
         has_rows = (prefix for prefix, m in self._method.memories.items() if m.changed_rows(0) is not None)
@@ -122,7 +122,8 @@ class StateStore:
     def save(self, results: Sequence[Result]) -> None:
         """Write what the batch with these results has taught, if it is time to.
 
-        Returns before it is on the disk, but not before what was written last is.
+        Returns before it is on the disk, but not before what was written last is. If it cannot be written,
+        that is logged, and tried again with the next batch: the stream goes on.
         """
         self._settle()
         self._unsaved = results
@@ -131,7 +132,7 @@ class StateStore:
             self._begin_write()
 
     def flush(self) -> None:
-        """Wait until all that was learned is on the disk; OSError if it cannot be written."""
+        """Wait until all that was learned is on the disk; raises why it cannot be written."""
         error = self._settle()
         if self._learned:
             self._begin_write()
@@ -143,7 +144,7 @@ class StateStore:
         """Write the rest and leave the store to others."""
         try:
             self.flush()
-        except OSError:
+        except Exception:
             log.exception("what was learned last could not be saved")
         finally:
             self._stack.close()
@@ -156,8 +157,14 @@ class StateStore:
     # -- writing ------------------------------------------------------------------------------------
 
     def _begin_write(self) -> None:
-        write = self._prepare()
         self._times.started()
+        try:
+            write = self._prepare()
+        except Exception as error:  # no memory for a copy, say
+            failed: Future[int] = Future()
+            failed.set_exception(error)
+            self._pending = None, failed
+            return
         self._learned = 0
         self._pending = write, self._pool.submit(self._append, write)
 
@@ -166,7 +173,7 @@ class StateStore:
         self._segments.append(write.segment, pieces)
         return total_bytes(pieces)
 
-    def _settle(self) -> OSError | None:
+    def _settle(self) -> Exception | None:
         """Wait for what is being written; the error if it failed, in which case it will be tried again."""
         if self._pending is None:
             return None
@@ -174,16 +181,17 @@ class StateStore:
         self._pending = None
         try:
             size = future.result()
-        except OSError as error:
+        except Exception as error:  # each kind of file system has errors of its own
             self._fail(write, error)
             return error
+        assert write is not None
         self._times.ended()
         self._commit(write, size)
         return None
 
-    def _fail(self, write: _Write, error: OSError) -> None:
+    def _fail(self, write: _Write | None, error: Exception) -> None:
         self.failures += 1
-        self._learned += write.images
+        self._learned += 0 if write is None else write.images
         self._active = None  # its end may be damaged: continue in a new segment
         if self.failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... time
             log.error(
