@@ -25,7 +25,7 @@ from PIL import (  # the plugins too: Pillow would load all that it has before i
 )
 from torch import Tensor
 
-from ramen.images.file_checks import LimitedReads, check_scans, check_texts, gif_size
+from ramen.images.file_checks import LimitedReads, check_scans, check_tags, check_texts, gif_size
 from ramen.images.pillow_warnings import no_pillow_warnings
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
 from ramen.utils import checks
@@ -50,6 +50,7 @@ _TURNS = {  # by the value of EXIF's orientation
 }
 _MAX_LAYERS = 8  # of a TIFF file, whose channels may be stored one after the other
 _MAX_RLE_PIXELS = 2**22  # of a BMP file, which Pillow decodes in Python
+_MAX_EXIF = 2**20  # bytes; within a JPEG file there is room for 64 KiB
 _LONGEST_REASON = 300  # characters; what a decoder says may quote the file
 
 
@@ -195,10 +196,12 @@ def _read_object(file: Any, max_bytes: int) -> bytes:
 def _from_bytes(data: bytes, settings: DecodingSettings) -> Image.Image:
     if not data:
         raise ValueError("it is empty")
-    if data.startswith(b"GIF8") and "GIF" in settings.formats:
+    if data.startswith(b"GIF8"):
         _check_pixels(gif_size(data), settings.max_pixels)
-    if data.startswith(b"\x89PNG"):
+    elif data.startswith(b"\x89PNG"):
         check_texts(data)
+    elif data.startswith((b"II", b"MM")):
+        check_tags(data)
     try:
         image = Image.open(LimitedReads(data), formats=settings.formats)
     except UnidentifiedImageError:
@@ -282,6 +285,11 @@ def _finished(image: Image.Image, settings: DecodingSettings) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     """EXIF's number; 1, which means upright, if there is none, or none that can be read."""
+    length = len(image.info.get("exif", b""))
+    if length > _MAX_EXIF:
+        raise ValueError(
+            f"its EXIF data have {readable_bytes(length)}, more than {readable_bytes(_MAX_EXIF)}"
+        )
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # parsers of metadata raise errors of all kinds too

@@ -6,15 +6,18 @@ image is. These are the cases that Pillow leaves to its caller.
 
 import io
 import re
+import struct
 
 MAX_READS = 2**15  # while a file is parsed, beside those that its size justifies
 _BYTES_PER_READ = 512  # a PNG file in chunks of 8 KiB takes three reads for each
 MAX_SCANS = 32  # of a JPEG file; encoders write up to 23
 MAX_TEXTS = 32  # of a PNG file; Pillow decompresses up to 1 MiB of each
+MAX_NUMBERS = 2**14  # of one tag of a TIFF file, such as the places of its strips
 
 # A marker with its code, but not the ones within a scan: a stuffed byte, a restart marker.
 _JPEG_MARKER = re.compile(rb"\xff+([^\xff\x00\x01\xd0-\xd7])")
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = b"\xd8", b"\xd9", b"\xda"
+_BYTE_TYPES = (1, 2, 7)  # of the tags of a TIFF file: bytes, text, undefined
 _COMMENT, _APPLICATION = b"\xfe", b"\xff"  # extensions of a GIF file
 
 
@@ -56,6 +59,28 @@ def check_texts(data: bytes) -> None:
     """Refuse a PNG file of more than ``MAX_TEXTS`` texts that may be compressed."""
     if data.count(b"zTXt") + data.count(b"iTXt") > MAX_TEXTS:
         raise ValueError(f"it has more than {MAX_TEXTS} compressed texts")
+
+
+def check_tags(data: bytes) -> None:
+    """Refuse a TIFF file if a tag of its first image has more than ``MAX_NUMBERS`` numbers.
+
+    Pillow makes Python objects of them, and a loop over each strip. A damaged file is left to Pillow.
+    """
+    order = "<" if data.startswith(b"II") else ">"
+    is_big = b"\x2b" in data[2:4]
+    where, number, entry = ("8xQ", "Q", "HHQ8x") if is_big else ("4xI", "H", "HHI4x")
+    try:
+        (start,) = struct.unpack_from(order + where, data)
+        (count,) = struct.unpack_from(order + number, data, start)
+        start += struct.calcsize(order + number)
+        for index in range(min(count, MAX_READS)):
+            tag, kind, numbers = struct.unpack_from(
+                order + entry, data, start + index * struct.calcsize(order + entry)
+            )
+            if kind not in _BYTE_TYPES and numbers > MAX_NUMBERS:
+                raise ValueError(f"its tag {tag} has {numbers} numbers, more than {MAX_NUMBERS}")
+    except (struct.error, OverflowError):
+        return
 
 
 def gif_size(data: bytes) -> tuple[int, int]:

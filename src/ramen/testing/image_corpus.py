@@ -245,6 +245,10 @@ def _bombs() -> Iterator[CorpusFile]:
         "texts.png", png(square, zlib.compress(bytes(72)), before=texts), None, "compressed texts"
     )
     profile = _chunk(b"iCCP", b"profile\0\0" + zlib.compress(bytes(2**27)))
+    exif = _chunk(b"eXIf", b"II+\0\x08\0\0\0\x10" + bytes(2**21))
+    yield CorpusFile(
+        "exif.png", png(square, zlib.compress(bytes(72)), before=exif), None, "its EXIF data have"
+    )
     yield CorpusFile("profile.png", png(square, zlib.compress(bytes(72)), before=profile), None)
 
 
@@ -263,8 +267,10 @@ def _labyrinths() -> Iterator[CorpusFile]:
     start = image.index(b",")
     comments = image[:start] + many * b"!\xfe\1a\0" + image[start:]
     yield CorpusFile("comments.gif", comments, None, too_many)
-    strips = tiff(4000, 4000, strips=10_000 * [8, 9], data=bytes(2_000_000), rows=2000)
+    strips = tiff(2000, 2000, strips=1_000 * [8, 9], data=bytes(500_000), rows=1000)
     yield CorpusFile("strips.tif", strips, None, "its strips cover it too many times")
+    places = tiff(2000, 2000, strips=list(range(8, 500_008)), data=bytes(500_000))
+    yield CorpusFile("places.tif", places, None, "its tag 273 has 500000 numbers")
     yield CorpusFile("tags.tif", _big_tiff(many), None, too_many)
     lines = run_length_bmp(5_000, 5_000, 5_000 * b"\0\0")
     yield CorpusFile("lines.bmp", lines, None, "run-length encoded pixels")
