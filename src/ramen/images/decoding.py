@@ -26,12 +26,13 @@ from PIL import (  # the plugins too: Pillow would load all that it has before i
 from torch import Tensor
 
 from ramen.images.file_checks import LimitedReads, check_scans, check_tags, check_texts, gif_size
+from ramen.images.file_suffixes import SUFFIXES_BY_FORMAT
 from ramen.images.pillow_warnings import no_pillow_warnings
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
 from ramen.utils import checks
 from ramen.utils.byte_sizes import readable_bytes
 
-DEFAULT_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)  # JPEG, PNG, WEBP, BMP, GIF, TIFF
 MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
 MAX_BYTES = 2**26
 
