@@ -19,7 +19,7 @@ from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
 from ramen.images.preprocess import Preprocess
 from ramen.serve.sources import NoImage, Source
 
-_UNNAMED = "images: image 0"  # what preprocessing calls an image
+_UNNAMED = "image 0"  # what preprocessing calls a single image
 
 
 class DecodedSource(NamedTuple):
@@ -69,9 +69,13 @@ class Decoder:
             return DecodedSource(key, None, value.error)
         try:
             image = value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
-            return DecodedSource(key, self.preprocess.pixels(image, device="cpu")[0].numpy())
         except Exception as error:
             return DecodedSource(key, None, _describe(key, error))
+        try:
+            return DecodedSource(key, self.preprocess.pixels(image, device="cpu")[0].numpy())
+        except Exception as error:
+            message = _describe(_UNNAMED, error).removeprefix("images: ")
+            return DecodedSource(key, None, key + message.removeprefix(_UNNAMED))
 
     def decode_all(self, sources: Sequence[Source]) -> list[DecodedSource]:
         """The pixels of each source."""
@@ -79,9 +83,6 @@ class Decoder:
 
 
 def _describe(key: str, error: Exception) -> str:
-    message = str(error) or type(error).__name__
     if isinstance(error, UnreadableImageError):
-        return message  # names the key
-    if message.startswith(_UNNAMED):
-        return key + message.removeprefix(_UNNAMED)
-    return f"{key} cannot be read as an image: {message}"
+        return str(error)  # names the image
+    return f"{key} cannot be read as an image: {str(error) or type(error).__name__}"
