@@ -1,7 +1,7 @@
 """Ramen's stream with images that are not finite, constant, blank or enormous, drawn at random.
 
-The contract (``ramen.testing``) has each such image once, for every method; here they come by the hundreds, in
-every mixture, and the memory is looked at.
+The contract (``ramen.testing``) has each such image once, for every method. Here they come by the hundreds,
+in every mixture, and the memory is looked at.
 """
 
 import pytest
