@@ -8,7 +8,7 @@ import io
 import re
 import struct
 
-MAX_READS = 2**15  # while a file is parsed, beside those that its size justifies
+MAX_READS = 2**14  # while a file is parsed, beside those that its size justifies
 _BYTES_PER_READ = 512  # a PNG file in chunks of 8 KiB takes three reads for each
 MAX_SCANS = 32  # of a JPEG file; encoders write up to 23
 MAX_TEXTS = 32  # of a PNG file; Pillow decompresses up to 1 MiB of each

@@ -36,9 +36,9 @@ class PixelRangeCheck:
         self._is_settled |= low < 0
         if low >= 0 and _FAR_BEYOND * self._brightest < high <= _WHITE:
             raise ValueError(
-                f"images must be normalised, so that the largest number is about {self._brightest:.2g}, got "
-                f"numbers from {low:g} to {high:g}, like pixels of 0 to 255; clf.preprocess normalises files, "
-                "PIL images and uint8 tensors"
+                f"images must be normalised, to {self._brightest:.2g} at the most, got numbers from {low:g} "
+                f"to {high:g}, like pixels of 0 to 255; clf.preprocess normalises files, PIL images and "
+                "uint8 tensors"
             )
 
 
