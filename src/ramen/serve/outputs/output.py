@@ -1,0 +1,133 @@
+"""The output of a run that may be interrupted and started again: rows, their record, a lock."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ramen.experiments.run.lock import lock
+from ramen.serve.outputs import parquet
+from ramen.serve.outputs.label_file import LabelFile, Tally
+from ramen.serve.outputs.record import Identity, OutputRecord, RunRecord, read_record
+from ramen.serve.outputs.row_formats import CsvRows, JsonRows
+from ramen.serve.result import Result
+from ramen.utils.atomic_files import atomic_write
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+def check_output(path: Path) -> None:
+    """ValueError if the suffix is none of ``SUFFIXES``; ModuleNotFoundError if what writes it is missing."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"--out must end with one of {', '.join(SUFFIXES)}, got {path}")
+    if path.is_dir():
+        raise ValueError(f"--out must be a file, got the folder {path}")
+    if path.suffix.lower() == ".parquet":
+        parquet.check_available()
+
+
+class Output:
+    """Results on disk, those of earlier runs included; ``open_output`` makes one.
+
+    Attributes:
+        path: The file that users read.
+        recovering: Whether the last run was killed while it used the state that this run uses: then the
+            state may have learned images whose results are not in the output.
+    """
+
+    def __init__(self, path: Path, rows: LabelFile, record: OutputRecord, state: str | None) -> None:
+        self.path, self._rows, self._record = path, rows, record
+        last = record.runs[-1] if record.runs else None
+        killed = last is not None and last.seconds is None
+        self.recovering = killed and state is not None and last is not None and last.state == state
+        self._run, self._start, self._before = record.start(state), time.monotonic(), rows.tally.files
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """Of the command, this one included."""
+        self._run.files = self.new_files
+        return self._record.runs
+
+    @property
+    def keys(self) -> set[str]:
+        """Of all results."""
+        return self._rows.keys
+
+    @property
+    def tally(self) -> Tally:
+        """Of all results."""
+        return self._rows.tally
+
+    @property
+    def new_files(self) -> int:
+        """How many results this run has added."""
+        return self._rows.tally.files - self._before
+
+    @property
+    def cut(self) -> int:
+        """How many bytes of an unfinished row were removed from the end."""
+        return self._rows.cut
+
+    @property
+    def seconds(self) -> float:
+        """Since this run started."""
+        return time.monotonic() - self._start
+
+    def append(self, results: Iterable[Result]) -> None:
+        """Add results; when it returns, they survive the end of this process."""
+        self._rows.append(results)
+
+    def results(self) -> Iterator[Result]:
+        """All results, from the first on."""
+        return self._rows.results()
+
+    def finish(self) -> None:
+        """Note that this run has come to its end, and that all results it got are in the output."""
+        self._run.seconds, self._run.files = round(self.seconds, 3), self.new_files
+        self._record.write()
+
+
+@contextmanager
+def open_output(
+    path: Path, identity: Identity, *, state: Path | str | None = None, retry_failed: bool = False
+) -> Iterator[Output]:
+    """Create an output, or open one that exists to add to it.
+
+    A Parquet file cannot grow: rows are added to a hidden journal beside it, from which the file is made
+    when the block ends, however it ends.
+
+    Args:
+        path: A file whose suffix is one of ``SUFFIXES``; missing parent folders are created.
+        identity: What the results are made with. An output of something else is refused.
+        state: The folder of what is learned; with one, rows are on the disk before ``append`` returns.
+        retry_failed: Remove the rows of files that failed, so that they are tried again.
+    """
+    check_output(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    final = path if path.suffix.lower() == ".parquet" else None
+    place = path if final is None else path.with_name(f".{path.name}.journal.jsonl")
+    with lock(path.with_name(f"{path.name}.lock"), doing="writing this file"):
+        there = [file for file in dict.fromkeys((path, place)) if file.exists()]
+        record = read_record(path, identity, there) if there else OutputRecord(path, identity.to_dict())
+        record.write()  # before the first row, so that no output is ever without one
+        if final is not None and final.exists() and not place.exists():
+            _write_journal(place, final)
+        rows = LabelFile(
+            place,
+            CsvRows(len(identity.classes)) if path.suffix.lower() == ".csv" else JsonRows(),
+            durable=state is not None,
+            keep=lambda result: not (retry_failed and result.error is not None),
+        )
+        try:
+            yield Output(path, rows, record, None if state is None else str(state))
+        finally:
+            rows.close()
+            if final is not None:
+                parquet.write_parquet(final, rows.results())
+                place.unlink()
+
+
+def _write_journal(place: Path, final: Path) -> None:
+    form = JsonRows()
+    with atomic_write(place) as file:
+        file.writelines(form.encode(result) for result in parquet.read_parquet(final))
