@@ -77,7 +77,7 @@ def test_an_error_of_the_batches_themselves_waits_its_turn(
 def test_tensors_and_nothing_start_no_worker(
     clf: ramen.ZeroShotClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(module, "process_pool", None)
     batch = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
     (result,) = prefetch([batch], clf, workers=4)
     assert torch.equal(result, clf.preprocess(batch))

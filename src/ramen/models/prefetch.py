@@ -6,16 +6,12 @@ of time, an error in the place of its batch, and nothing left running at the end
 """
 
 import itertools
-import multiprocessing
-import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from multiprocessing import connection
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +23,7 @@ from ramen.images.preprocess import ImageInput, Preprocess
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import parse_dtype, upload
+from ramen.utils.worker_processes import process_pool
 
 Batch = ImageInput | Sequence[ImageInput]
 Request = TypeVar("Request")
@@ -71,7 +68,7 @@ def prefetch(
     every = itertools.chain(first, remaining)
     if workers == 0 or not first or isinstance(first[0], Tensor):
         return (classifier.preprocess(batch, dtype=dtype) for batch in every)
-    arrays = in_order(every, partial(_pixels, preprocess), partial(_process_pool, workers), workers * ahead)
+    arrays = in_order(every, partial(_pixels, preprocess), partial(process_pool, workers), workers * ahead)
     return (
         preprocess.normalise(upload(torch.from_numpy(pixels), classifier.device), dtype=dtype)
         for pixels in arrays
@@ -146,29 +143,6 @@ def _submit(
         failed.set_exception(error)
         return failed
     return pool.submit(prepare, request)
-
-
-# -- worker processes -----------------------------------------------------------------------------------
-
-
-def _process_pool(workers: int) -> Executor:
-    # Not a fork: a copy of a process that uses a GPU or threads would hang.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
-
-
-def _start_worker() -> None:
-    """One torch thread per worker; Ctrl-C is for the parent, without which no worker stays."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
 
 
 def _pixels(preprocess: Preprocess, batch: Any) -> NDArray[np.uint8]:

@@ -1,0 +1,270 @@
+"""From what users and strangers send to an RGB image, or to an error that says why not.
+
+Nothing is decoded before its format, its bytes and the pixels that its header declares are found acceptable.
+Files are read, never mapped into memory: one that somebody shortens meanwhile cannot end the process.
+"""
+
+import io
+import os
+import stat
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (  # the plugins too: Pillow would load all that it has before it tries one that is not loaded
+    BmpImagePlugin,  # noqa: F401
+    ExifTags,
+    GifImagePlugin,  # noqa: F401
+    Image,
+    ImageFile,
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401
+)
+from torch import Tensor
+
+from ramen.images.pillow_warnings import no_pillow_warnings
+from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
+from ramen.utils import checks
+from ramen.utils.byte_sizes import readable_bytes
+
+DEFAULT_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
+MAX_BYTES = 2**26
+
+ImageSource = (
+    str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Image.Image | NDArray[Any] | Tensor
+)
+
+_TURNS = {  # by the value of EXIF's orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_LONGEST_REASON = 300  # characters; what a decoder says may quote the file
+
+
+class UnreadableImageError(ValueError):
+    """An image that cannot be decoded, or must not be; the message names it and the reason."""
+
+
+class MissingImageError(UnreadableImageError, FileNotFoundError):
+    """There is no file at the path."""
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """What may be decoded, and how.
+
+    Args:
+        formats: Those of ``DEFAULT_FORMATS`` that are accepted; no other decoder is ever tried.
+        max_pixels: The most pixels that an image may have. Decoding takes about 4 bytes for each of them,
+            and as much again if colours are converted or the image is turned.
+        max_bytes: The most bytes that a file may have.
+        orient: Turn images as their EXIF orientation says. TIFF files are turned in any case, by Pillow.
+    """
+
+    formats: tuple[str, ...] = DEFAULT_FORMATS
+    max_pixels: int = MAX_PIXELS
+    max_bytes: int = MAX_BYTES
+    orient: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "formats", _check_formats(self.formats))
+        checks.integer("max_pixels", self.max_pixels, 1)
+        checks.integer("max_bytes", self.max_bytes, 1)
+        checks.flag("orient", self.orient)
+
+
+def _check_formats(formats: object) -> tuple[str, ...]:
+    if not isinstance(formats, tuple | list) or not formats:
+        raise ValueError(f"formats must be some of {', '.join(DEFAULT_FORMATS)}, got {formats!r}")
+    return tuple(checks.choice("formats", str(name).upper(), DEFAULT_FORMATS) for name in formats)
+
+
+def decode(
+    source: ImageSource, settings: DecodingSettings | None = None, name: str | None = None
+) -> Image.Image:
+    """One image, completely decoded, in mode RGB and without metadata.
+
+    Of an animation or a file of several pages it is the first. Whatever goes wrong is an
+    ``UnreadableImageError``; for a missing file it is also a ``FileNotFoundError``.
+
+    Args:
+        source: A path; the bytes of a file; a binary file object, which is read from its beginning if it can
+            seek; a PIL image; an array ``(H, W)`` or ``(H, W, channels)`` with 1, 3 or 4 channels of uint8,
+            uint16 or floats; a uint8 tensor ``(3, H, W)``. Floats are within 0 to 1, or within 0 to 255.
+        settings: What is accepted; the defaults if not given.
+        name: What errors call it; by default the path.
+    """
+    name = _name(source) if name is None else name
+    try:
+        with no_pillow_warnings():
+            return _decode(source, settings or DecodingSettings())
+    except Exception as error:  # decoders raise errors of all kinds
+        if isinstance(error, FileNotFoundError) and isinstance(source, str | os.PathLike):
+            path = _name(source)
+            called = "" if name == path else f"{name}: "
+            raise MissingImageError(f"{called}no image file at {path}") from None
+        raise UnreadableImageError(f"{name} cannot be read as an image: {_reason(error)}") from error
+
+
+def _decode(source: object, settings: DecodingSettings) -> Image.Image:
+    if isinstance(source, str | os.PathLike):
+        return _from_bytes(_read_file(source, settings.max_bytes), settings)
+    if isinstance(source, bytes | bytearray | memoryview):
+        _check_bytes(source.nbytes if isinstance(source, memoryview) else len(source), settings.max_bytes)
+        return _from_bytes(bytes(source), settings)
+    if isinstance(source, Image.Image):
+        return _from_pil(source, settings)
+    if isinstance(source, Tensor):
+        return _from_tensor(source, settings)
+    if isinstance(source, np.ndarray):
+        return _from_array(source, settings)
+    if hasattr(source, "read"):
+        return _from_bytes(_read_object(source, settings.max_bytes), settings)
+    raise TypeError(
+        "it must be a path, bytes, a binary file object, a PIL image, an array or a tensor, "
+        f"got {type(source).__name__}"
+    )
+
+
+def _name(source: object) -> str:
+    if isinstance(source, str | os.PathLike):
+        return os.fsdecode(source)
+    name = getattr(source, "name", None) or getattr(source, "filename", None)
+    return name if isinstance(name, str) else "the image"
+
+
+def _reason(error: Exception) -> str:
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= _LONGEST_REASON else words[:_LONGEST_REASON] + "..."
+
+
+# -- bytes ------------------------------------------------------------------------------------------
+
+
+def _read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    _check_is_file(os.stat(path))  # before it is opened, which is already an action for some devices
+    # Without waiting for a writer, should it have become a FIFO meanwhile.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        _check_is_file(status)
+        _check_bytes(status.st_size, max_bytes)
+        return _read_object(file, max_bytes)
+
+
+def _check_is_file(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError("it is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+
+
+def _check_bytes(count: int, max_bytes: int) -> None:
+    if count > max_bytes:
+        raise ValueError(f"it has {readable_bytes(count)}, more than {readable_bytes(max_bytes)}")
+
+
+def _read_object(file: Any, max_bytes: int) -> bytes:
+    """All bytes of a file object; no more than one beyond ``max_bytes`` is ever read."""
+    if getattr(file, "seekable", lambda: False)():
+        file.seek(0)
+    parts: list[bytes] = []
+    missing = max_bytes + 1
+    while missing > 0 and (part := file.read(missing)):
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise TypeError(f"its file must be opened in binary mode, but it gave {type(part).__name__}")
+        parts.append(bytes(part))
+        missing -= len(part)
+    if missing <= 0:
+        raise ValueError(f"it has more than {readable_bytes(max_bytes)}")
+    return b"".join(parts)
+
+
+def _from_bytes(data: bytes, settings: DecodingSettings) -> Image.Image:
+    if not data:
+        raise ValueError("it is empty")
+    try:
+        image = Image.open(io.BytesIO(data), formats=settings.formats)
+    except UnidentifiedImageError:
+        raise ValueError(f"it is none of {', '.join(settings.formats)}, or its header is damaged") from None
+    except Image.DecompressionBombError:
+        raise ValueError(f"its header declares far more than {settings.max_pixels} pixels") from None
+    with image:
+        _check_pixels(image.size, settings.max_pixels)
+        image.load()
+        return _finished(image, settings)
+
+
+# -- pixels -----------------------------------------------------------------------------------------
+
+
+def _from_pil(image: Image.Image, settings: DecodingSettings) -> Image.Image:
+    known = "JPEG" if image.format == "MPO" else image.format
+    if isinstance(image, ImageFile.ImageFile) and known not in settings.formats:
+        raise ValueError(f"its format is {image.format}, none of {', '.join(settings.formats)}")
+    _check_pixels(image.size, settings.max_pixels)
+    image.load()
+    return _finished(image.copy() if image.mode == "RGB" else image, settings)
+
+
+def _from_tensor(tensor: Tensor, settings: DecodingSettings) -> Image.Image:
+    if str(tensor.dtype) != "torch.uint8" or tensor.ndim != 3 or tensor.shape[0] != 3:
+        raise ValueError(
+            f"a tensor must be uint8 of shape (3, H, W), got {tensor.dtype} {tuple(tensor.shape)}"
+        )
+    _check_pixels((tensor.shape[2], tensor.shape[1]), settings.max_pixels)
+    return Image.fromarray(tensor.detach().permute(1, 2, 0).contiguous().cpu().numpy())
+
+
+def _from_array(array: NDArray[Any], settings: DecodingSettings) -> Image.Image:
+    array = np.asarray(array)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        raise ValueError(f"an array must have the shape (H, W) or (H, W, 1, 3 or 4), got {array.shape}")
+    _check_pixels((array.shape[1], array.shape[0]), settings.max_pixels)
+    if array.dtype == np.uint16:
+        array = sixteen_bits(array)
+    elif array.dtype.kind == "f":
+        array = float_scaling(extremes(array))(array)
+    elif array.dtype != np.uint8:
+        raise ValueError(f"an array must be of uint8, uint16 or floats, got {array.dtype}")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise ValueError(f"it has no pixels ({width} x {height})")
+    if width * height > max_pixels:
+        raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels}")
+
+
+def _finished(image: Image.Image, settings: DecodingSettings) -> Image.Image:
+    """A loaded image turned, converted, and without metadata, which would turn it a second time."""
+    narrow = to_eight_bits(image)
+    if settings.orient:
+        turn = _TURNS.get(_orientation(image))
+        narrow = narrow if turn is None else narrow.transpose(turn)
+    result = to_rgb(narrow)
+    result.info = {}
+    return result
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF's number; 1, which means upright, if there is none, or none that can be read."""
+    try:
+        value = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # parsers of metadata raise errors of all kinds too
+        return 1
+    return value if isinstance(value, int) else 1

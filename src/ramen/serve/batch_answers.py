@@ -1,0 +1,151 @@
+"""Answers for a batch of images, whatever happens to the method.
+
+An exception while the method adapts costs the batch its adaptation, not its answers: the classifier answers
+zero-shot. The error is logged when it first happens, and then at every power of ten.
+"""
+
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ramen.methods import Method, Prediction, entropy
+from ramen.serve.result import Result
+from ramen.utils.devices import upload
+from ramen.utils.numerics import finite_or_zero, plain_numerics
+
+_TOP = 5
+_log = logging.getLogger("ramen")
+
+
+@dataclass(frozen=True)
+class BatchResults:
+    """The results for the images of a batch, and how many of them the method failed to answer."""
+
+    results: list[Result]
+    zero_shot_fallbacks: int = 0
+
+
+class BatchAnswers:
+    """A method that answers every batch; for one thread at a time.
+
+    Args:
+        method: What answers as long as it can.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self._failures: Counter[str] = Counter()  # by what failed and the error's type
+
+    def answer(self, keys: Sequence[str], pixels: Tensor) -> BatchResults:
+        """Results for images of the encoder's size, ``(B, 3, H, W)`` in uint8 on the CPU."""
+        numbers = self._adapted(pixels)
+        if numbers is not None:
+            return BatchResults(self._results(keys, numbers))
+        results: list[Result] = []
+        self._answer_zero_shot(keys, pixels, results)
+        return BatchResults(results, sum(result.error is None for result in results))
+
+    def _adapted(self, pixels: Tensor) -> list[list[float]] | None:
+        """The method's answers; None if it fails."""
+        try:
+            method = self.method
+            prediction = method.predict(self._images(pixels), return_support=method.retrieves)
+            return _numbers(prediction)
+        except Exception as error:
+            self._log_failure("adaptation failed, so that a batch was answered zero-shot", error)
+        return None  # not above: the error keeps its frames alive, and with them what filled the memory
+
+    def _answer_zero_shot(self, keys: Sequence[str], pixels: Tensor, results: list[Result]) -> None:
+        """Append the classifier's own answers; in halves, if there is not enough memory for all."""
+        classifier = self.method.classifier
+        try:
+            with plain_numerics(), torch.no_grad():
+                logits = finite_or_zero(classifier.logits(classifier.encode(self._images(pixels))))
+                numbers = _numbers(Prediction(logits, logits, torch.ones_like(logits[:, 0], dtype=torch.bool)))
+            results.extend(self._results(keys, numbers))
+            return
+        except Exception as error:
+            self._log_failure("the zero-shot answer failed", error)
+            reason = f"{type(error).__name__}: {error}"
+            divide = _is_out_of_memory(error) and len(keys) > 1
+        if divide:
+            half = len(keys) // 2
+            self._answer_zero_shot(keys[:half], pixels[:half], results)
+            self._answer_zero_shot(keys[half:], pixels[half:], results)
+            return
+        version = self.method.images_seen
+        results.extend(Result.failed(key, f"{key} cannot be answered: {reason}", version) for key in keys)
+
+    def _images(self, pixels: Tensor) -> Tensor:
+        classifier = self.method.classifier
+        return classifier.preprocess.normalise(upload(pixels, classifier.device))
+
+    def _results(self, keys: Sequence[str], numbers: list[list[float]]) -> list[Result]:
+        version, retrieves = self.method.images_seen, self.method.retrieves
+        return [self._result(key, row, version, retrieves) for key, row in zip(keys, numbers, strict=True)]
+
+    def _result(self, key: str, row: list[float], version: int, retrieves: bool) -> Result:
+        own_entropy, zero_shot_entropy, zero_shot, zero_shot_probability, fallback, support, *top = row
+        classes = self.method.classifier.classes
+        best = [(classes[int(index)], value) for index, value in zip(top[::2], top[1::2], strict=True)]
+        return Result(
+            key,
+            label=best[0][0],
+            probability=best[0][1],
+            zero_shot_label=classes[int(zero_shot)],
+            zero_shot_probability=zero_shot_probability,
+            top=tuple(best),
+            adapted=not fallback,
+            support=(0 if fallback else int(support)) if retrieves else None,
+            state_version=version,
+            entropy=own_entropy,
+            zero_shot_entropy=zero_shot_entropy,
+        )
+
+    def _log_failure(self, what: str, error: Exception) -> None:
+        kind = f"{what}: {type(error).__module__}.{type(error).__qualname__}"
+        self._failures[kind] += 1
+        times = self._failures[kind]
+        if times == 1:
+            # as text: a log record with the exception would keep its frames and their tensors alive
+            trace = "".join(traceback.format_exception(error))
+            _log.error("%s (logged again after 10, 100, ... such errors):\n%s", what, trace)
+        elif str(times).rstrip("0") == "1":
+            _log.error("%s, for the %dth time: %s: %s", what, times, type(error).__name__, error)
+
+
+@plain_numerics()
+@torch.no_grad()
+def _numbers(prediction: Prediction) -> list[list[float]]:
+    """All that results need, one row per image, in one copy from the device.
+
+    Each row: both entropies; the zero-shot class and its probability; fallback; support; then class and
+    probability for each of the top classes. Doubles hold every class number and every fp32 exactly.
+    """
+    logits, zero_shot_logits = prediction.logits.float(), prediction.zero_shot_logits.float()
+    # stable: of equal logits the first comes first, as in argmax
+    top = logits.sort(dim=1, descending=True, stable=True).indices[:, :_TOP]
+    probabilities = logits.softmax(1).gather(1, top)
+    zero_shot_class = zero_shot_logits.argmax(1, keepdim=True)
+    support = prediction.support
+    columns = [
+        entropy(logits),
+        entropy(zero_shot_logits),
+        zero_shot_class,
+        zero_shot_logits.softmax(1).gather(1, zero_shot_class),
+        prediction.fallback,
+        torch.zeros_like(zero_shot_class) if support is None else support.valid.sum(1),
+        torch.stack([top.double(), probabilities.double()], 2),
+    ]
+    rows: list[list[float]] = torch.cat([c.double().reshape(len(logits), -1) for c in columns], 1).tolist()
+    return rows
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # a CPU's allocator raises a plain RuntimeError
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

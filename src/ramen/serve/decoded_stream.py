@@ -1,0 +1,293 @@
+"""Sources that are decoded ahead of time, beside the device, and handed out in batches in their order.
+
+One thread takes sources from the caller's iterable, a bounded number of them ahead, and passes them on in
+small groups: to one more thread, or to worker processes that all streams of a predictor share. If a process
+dies, because a file crashes a decoder or memory runs out, the sources that were lost with it are decoded one
+by one in a process of their own; the one that ends it again gets an error, and the stream continues.
+"""
+
+import math
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from ramen.serve.decoders import DecodedSource, Decoder
+from ramen.serve.sources import Source
+from ramen.utils.worker_processes import WorkerProcesses
+
+_LARGEST_GROUP = 8  # sources that a worker gets at a time, as each message costs about as much as one image
+_PATIENCE = 1.0  # seconds to wait for a thread that may be inside the caller's iterable
+
+
+class StreamClosedError(RuntimeError):
+    """Somebody closed the predictor while a stream was being read."""
+
+
+class _Workers(Protocol):
+    """Where groups of sources are decoded."""
+
+    def submit(
+        self, function: Callable[[Sequence[Source]], list[DecodedSource]], group: Sequence[Source], /
+    ) -> Future[list[DecodedSource]]: ...
+
+
+class _Group(NamedTuple):
+    """Sources under way."""
+
+    sources: list[Source]
+    taken: float  # when the first of them was taken from the caller
+    decoded: Future[list[DecodedSource]]
+
+
+class _End(NamedTuple):
+    """After the last source: the error of the caller's iterable, if there is one."""
+
+    error: BaseException | None
+
+
+class DecodedStream:
+    """The sources of one caller, decoded, in order.
+
+    Args:
+        sources: Taken one at a time by a thread.
+        decoder: What to do with each of them.
+        workers: Where it is done.
+        batch_size: How many sources make a batch.
+        max_delay: Seconds after which a batch is handed out that is not full; None waits until it is.
+        group_size: How many sources are passed on together, if no delay is to be kept.
+        ahead: How many sources may be under way.
+    """
+
+    def __init__(
+        self,
+        sources: Generator[Source, None, None],
+        decoder: Decoder,
+        workers: _Workers,
+        *,
+        batch_size: int,
+        max_delay: float | None,
+        group_size: int,
+        ahead: int,
+    ) -> None:
+        self._sources = sources
+        self._decoder = decoder
+        self._workers = workers
+        self._batch_size = batch_size
+        self._max_delay = max_delay
+        self._group_size = group_size if max_delay is None else 1
+        self._space = threading.Semaphore(ahead)
+        self._groups: queue.SimpleQueue[_Group | _End] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        # what the reading thread alone uses
+        self._group: _Group | None = None  # the next one, if it was not ready in time
+        self._ready: deque[tuple[DecodedSource, float]] = deque()
+        self._end: _End | None = None
+        self._thread = threading.Thread(target=self._take_sources, name="ramen-sources", daemon=True)
+        self._thread.start()
+
+    # -- the thread that takes sources ------------------------------------------------------------------
+
+    def _take_sources(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._pass_on_all()
+        except BaseException as raised:  # the caller's own, to be raised where the results are read
+            error = raised
+        finally:
+            self._sources.close()
+            self._groups.put(_End(error))
+
+    def _pass_on_all(self) -> None:
+        group: list[Source] = []
+        taken, count = 0.0, 0
+        try:
+            while self._has_space() and (source := next(self._sources, None)) is not None:
+                group.append(self._decoder.detach(source))
+                taken = taken if len(group) > 1 else time.monotonic()
+                count += 1
+                # never beyond the end of a batch, which would wait for the sources of the next one
+                if len(group) == self._group_size or count % self._batch_size == 0:
+                    self._pass_on(group, taken)
+                    group = []
+        finally:
+            if group and not self._stopped.is_set():
+                self._pass_on(group, taken)
+
+    def _has_space(self) -> bool:
+        self._space.acquire()
+        return not self._stopped.is_set()
+
+    def _pass_on(self, group: list[Source], taken: float) -> None:
+        self._groups.put(_Group(group, taken, self._workers.submit(self._decoder.decode_all, group)))
+
+    # -- the thread that reads --------------------------------------------------------------------------
+
+    def batch(self) -> list[DecodedSource]:
+        """The sources of the next batch; none after the last one.
+
+        An exception of the caller's iterable is raised after everything that came before it.
+        """
+        found: list[DecodedSource] = []
+        deadline: float | None = None
+        while len(found) < self._batch_size and self._fetch(deadline):
+            source, taken = self._ready.popleft()
+            found.append(source)
+            self._space.release()
+            if deadline is None and self._max_delay is not None:
+                deadline = taken + self._max_delay
+        if not found and self._end is not None and self._end.error is not None:
+            raise self._end.error
+        return found
+
+    def _fetch(self, deadline: float | None) -> bool:
+        """Wait until a source is ready; False after the last one, or if the deadline comes first."""
+        if self._ready:
+            return True
+        if self._group is None and self._end is None:
+            try:
+                arrived = self._groups.get(timeout=_left(deadline))
+            except queue.Empty:
+                return False
+            if isinstance(arrived, _End):
+                self._end = arrived
+            else:
+                self._group = arrived
+        if self._stopped.is_set():
+            raise StreamClosedError("the predictor was closed while its results were being read")
+        if self._group is None:
+            return False
+        try:
+            decoded = self._decoded(self._group, deadline)
+        except TimeoutError:
+            return False
+        self._ready.extend((source, self._group.taken) for source in decoded)
+        self._group = None
+        return True
+
+    def _decoded(self, group: _Group, deadline: float | None) -> list[DecodedSource]:
+        try:
+            return group.decoded.result(_left(deadline))
+        except CancelledError:
+            raise StreamClosedError("the predictor was closed while its results were being read") from None
+        except BrokenExecutor:
+            if not isinstance(self._workers, WorkerProcesses):
+                raise
+            return [self._decoded_alone(source, self._workers) for source in group.sources]
+
+    def _decoded_alone(self, source: Source, workers: WorkerProcesses) -> DecodedSource:
+        try:
+            return workers.run_alone(self._decoder.decode, source)
+        except BrokenExecutor:
+            error = f"{source.key} cannot be decoded: the process that tried to died, of the image or of memory"
+            return DecodedSource(source.key, None, error)
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the thread, and wake up whoever waits for a batch; does nothing the second time.
+
+        A thread that is inside the caller's iterable ends as soon as that returns.
+        """
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._space.release()
+        self._groups.put(_End(None))
+        if threading.current_thread() is not self._thread:  # on which a generator may be collected as garbage
+            self._thread.join(_PATIENCE)
+        if isinstance(self._workers, ThreadPoolExecutor):  # this stream's own
+            self._workers.shutdown(wait=True, cancel_futures=True)
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until then."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+class DecodedStreams:
+    """The streams of all callers of a predictor, and the workers that they share.
+
+    Worker processes run as long as at least one stream is being read.
+
+    Args:
+        decoder: What to do with each source.
+        workers: How many worker processes; with 0, each stream has a thread.
+        batch_size: How many sources make a batch.
+        max_delay: Seconds after which a batch is handed out that is not full; None waits until it is.
+    """
+
+    def __init__(self, decoder: Decoder, workers: int, batch_size: int, max_delay: float | None) -> None:
+        self._decoder = decoder
+        self._workers = workers
+        self._batch_size = batch_size
+        self._max_delay = max_delay
+        self._lock = threading.RLock()  # a stream may be collected as garbage, and thereby end, meanwhile
+        self._open: set[DecodedStream] = set()
+        self._processes: WorkerProcesses | None = None
+        self._users = 0  # of the processes
+        self._owner = os.getpid()
+
+    @contextmanager
+    def open(self, sources: Generator[Source, None, None]) -> Generator[DecodedStream, None, None]:
+        """A block in which sources are decoded ahead of time; nothing is left running after it."""
+        at_once = max(1, self._workers)
+        group_size = min(_LARGEST_GROUP, math.ceil(self._batch_size / at_once))
+        with self._workers_for_one() as workers:
+            stream = DecodedStream(
+                sources,
+                self._decoder,
+                workers,
+                batch_size=self._batch_size,
+                max_delay=self._max_delay,
+                group_size=group_size,
+                ahead=2 * max(self._batch_size, at_once * group_size),
+            )
+            with self._lock:
+                self._open.add(stream)
+            try:
+                yield stream
+            finally:
+                if os.getpid() == self._owner:  # a forked process has neither the thread nor the workers
+                    with self._lock:
+                        self._open.discard(stream)
+                    stream.stop()
+
+    @contextmanager
+    def _workers_for_one(self) -> Generator[_Workers, None, None]:
+        if self._workers == 0:
+            yield ThreadPoolExecutor(1, thread_name_prefix="ramen-decoder")  # the stream ends it
+            return
+        with self._lock:
+            if self._processes is None:
+                self._processes = WorkerProcesses(self._workers)
+            self._users += 1
+            processes = self._processes
+        try:
+            yield processes
+        finally:
+            if os.getpid() == self._owner:
+                self._release(processes)
+
+    def _release(self, processes: WorkerProcesses) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            self._processes = None
+        processes.shutdown()
+
+    def stop(self) -> None:
+        """Stop all streams; whoever reads one gets a ``StreamClosedError``."""
+        with self._lock:
+            streams = list(self._open)
+            processes, self._processes = self._processes, None
+        for stream in streams:
+            stream.stop()
+        if processes is not None:
+            processes.shutdown()

@@ -1,0 +1,82 @@
+"""From sources to pixels of the size that the encoder takes, or to the reason why there are none.
+
+A source is decoded in two steps. ``detach`` is done where sources are taken from the caller, before the next
+one is asked for: afterwards the caller may close the file, or write the next frame into the same array.
+``decode_all`` does the rest, in a thread or in a worker process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode, read_object
+from ramen.images.preprocess import Preprocess
+from ramen.serve.sources import NoImage, Source
+
+
+class DecodedSource(NamedTuple):
+    """A source with its pixels ``(3, H, W)``, or with an error that names it."""
+
+    key: str
+    pixels: NDArray[np.uint8] | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes sources: to the same pixels in whichever process it is.
+
+    Args:
+        preprocess: Resizes and crops.
+        settings: What may be decoded, and how.
+    """
+
+    preprocess: Preprocess
+    settings: DecodingSettings
+
+    def detach(self, source: Source) -> Source:
+        """The source in a form that does not depend on the caller and can be sent to another process."""
+        try:
+            return Source(source.key, self._detached(source.value, source.key))
+        except Exception as error:  # file objects raise errors of all kinds
+            return Source(source.key, NoImage(_describe(source.key, error)))
+
+    def _detached(self, value: Any, key: str) -> Any:
+        if isinstance(value, str | bytes | NoImage):
+            return value
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        if isinstance(value, Tensor) and value.dtype == torch.uint8 and value.ndim == 3 and len(value) == 3:
+            return value.detach().permute(1, 2, 0).cpu().numpy().copy()
+        if isinstance(value, Image.Image | Tensor):  # a tensor of another kind gets its error here
+            return decode(value, self.settings, name=key)
+        return read_object(value, self.settings.max_bytes)
+
+    def decode(self, source: Source) -> DecodedSource:
+        """The pixels of one source that is detached."""
+        key, value = source
+        if isinstance(value, NoImage):
+            return DecodedSource(key, None, value.error)
+        try:
+            image = value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
+            return DecodedSource(key, self.preprocess.pixels(image, device="cpu")[0].numpy())
+        except Exception as error:
+            return DecodedSource(key, None, _describe(key, error))
+
+    def decode_all(self, sources: Sequence[Source]) -> list[DecodedSource]:
+        """The pixels of each source."""
+        return [self.decode(source) for source in sources]
+
+
+def _describe(key: str, error: Exception) -> str:
+    if isinstance(error, UnreadableImageError):
+        return str(error)  # names the key
+    return f"{key} cannot be read as an image: {str(error) or type(error).__name__}"
