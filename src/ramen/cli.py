@@ -15,6 +15,8 @@ from ramen.experiments.commands.report import report
 from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
+from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
+from ramen.serve.commands.classify import classify
 from ramen.utils.cublas import without_workspaces
 
 app = typer.Typer(
@@ -23,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
+app.command(epilog=CLASSIFY_EPILOG)(classify)
 for command in (run, compare, sweep, report, study, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")

@@ -66,7 +66,9 @@ class BatchAnswers:
         try:
             with plain_numerics(), torch.no_grad():
                 logits = finite_or_zero(classifier.logits(classifier.encode(self._images(pixels))))
-                numbers = _numbers(Prediction(logits, logits, torch.ones_like(logits[:, 0], dtype=torch.bool)))
+                numbers = _numbers(
+                    Prediction(logits, logits, torch.ones_like(logits[:, 0], dtype=torch.bool))
+                )
             results.extend(self._results(keys, numbers))
             return
         except Exception as error:

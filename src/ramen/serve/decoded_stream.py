@@ -184,7 +184,9 @@ class DecodedStream:
         try:
             return workers.run_alone(self._decoder.decode, source)
         except BrokenExecutor:
-            error = f"{source.key} cannot be decoded: the process that tried to died, of the image or of memory"
+            error = (
+                f"{source.key} cannot be decoded: the process that tried to died, of the image or of memory"
+            )
             return DecodedSource(source.key, None, error)
 
     # -- the end ----------------------------------------------------------------------------------------

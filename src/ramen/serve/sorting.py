@@ -36,7 +36,7 @@ class ClassFolders:
         folder.mkdir(parents=True, exist_ok=True)
 
     def place(self, results: Iterable[Result]) -> None:
-        """Place the files of these results; files without an answer, and those that are gone, are left out."""
+        """Place the files of these results, without those that have no answer or are gone."""
         for result in results:
             if result.label is not None:
                 self._place(Path(os.path.abspath(result.key)), self._folder / self._names[result.label])

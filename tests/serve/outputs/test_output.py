@@ -32,12 +32,14 @@ def keys(path):
 
 def test_it_grows_from_run_to_run(path):
     with open_output(path, IDENTITY) as output:
+        output.start()
         output.append(FIRST)
         output.finish()
     with open_output(path, IDENTITY) as output:
         assert output.keys == {"a.png", "b\udcff.png", "c.png"}
         assert (output.tally.files, output.tally.errors, output.tally.changed) == (3, 1, 1)
         assert output.new_files == 0
+        output.start()
         output.append(SECOND)
         assert output.new_files == 1
         assert [run.files for run in output.runs] == [3, 1]
@@ -92,6 +94,7 @@ from pathlib import Path
 from ramen.serve.outputs.output import open_output
 from tests.fakes.served_results import IDENTITY, answer
 with open_output(Path(sys.argv[1]), IDENTITY, state=sys.argv[2] or None) as output:
+    output.start()
     output.append([answer("a.png"), answer("b.png")])
     os.kill(os.getpid(), 9)
 """
@@ -118,6 +121,7 @@ def test_a_killed_run_is_continued(path):
 
 def test_after_a_run_that_ended_there_is_nothing_to_recover(path):
     with open_output(path, IDENTITY, state="state") as output:
+        output.start()
         output.finish()
     with open_output(path, IDENTITY, state="state") as output:
         assert not output.recovering
@@ -134,6 +138,7 @@ def test_two_runs_cannot_write_one_output(path):
 
 def test_the_record_says_what_and_when(path):
     with open_output(path, IDENTITY) as output:
+        output.start()
         output.append(FIRST)
         output.finish()
     record = json.loads(record_path(path).read_text())

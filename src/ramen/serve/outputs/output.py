@@ -31,21 +31,29 @@ class Output:
 
     Attributes:
         path: The file that users read.
+        before: How many results it had when it was opened.
         recovering: Whether the last run was killed while it used the state that this run uses: then the
             state may have learned images whose results are not in the output.
     """
 
     def __init__(self, path: Path, rows: LabelFile, record: OutputRecord, state: str | None) -> None:
-        self.path, self._rows, self._record = path, rows, record
+        self.path, self.before = path, rows.tally.files
+        self._rows, self._record, self._state = rows, record, state
         last = record.runs[-1] if record.runs else None
         killed = last is not None and last.seconds is None
         self.recovering = killed and state is not None and last is not None and last.state == state
-        self._run, self._start, self._before = record.start(state), time.monotonic(), rows.tally.files
+        self._run: RunRecord | None = None
+        self._start = time.monotonic()
+
+    def start(self) -> None:
+        """Note that a run starts. Whatever can be refused has been refused before."""
+        self._run, self._start = self._record.start(self._state), time.monotonic()
 
     @property
     def runs(self) -> list[RunRecord]:
         """Of the command, this one included."""
-        self._run.files = self.new_files
+        if self._run is not None and self._run.seconds is None:
+            self._run.files = self.new_files
         return self._record.runs
 
     @property
@@ -61,7 +69,7 @@ class Output:
     @property
     def new_files(self) -> int:
         """How many results this run has added."""
-        return self._rows.tally.files - self._before
+        return self._rows.tally.files - self.before
 
     @property
     def cut(self) -> int:
@@ -83,6 +91,8 @@ class Output:
 
     def finish(self) -> None:
         """Note that this run has come to its end, and that all results it got are in the output."""
+        if self._run is None:
+            raise RuntimeError("finish: no run was started")
         self._run.seconds, self._run.files = round(self.seconds, 3), self.new_files
         self._record.write()
 

@@ -94,7 +94,8 @@ class CsvRows:
         return self._line([values[name] for name in COLUMNS] + top)
 
     def _line(self, values: Sequence[Any]) -> bytes:
-        cells = list(map(_cell, values)) + [""] * (len(self.columns) - len(values))
+        width = len(self.columns)
+        cells = [*map(_cell, values[:width]), *[""] * (width - len(values))]
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerow(cells)
         return buffer.getvalue().encode()
