@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ramen.models import prompts as prompts
     from ramen.models.classifier import ZeroShotClassifier as ZeroShotClassifier
     from ramen.models.prefetch import prefetch as prefetch
+    from ramen.serve.predictor import Predictor as Predictor
+    from ramen.serve.result import Result as Result
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
@@ -38,7 +40,9 @@ _HOMES = {
     "Method": "ramen.methods._base",
     "MethodInfo": "ramen.methods._info",
     "Prediction": "ramen.methods._answers",
+    "Predictor": "ramen.serve.predictor",
     "Preprocess": "ramen.images.preprocess",
+    "Result": "ramen.serve.result",
     "ZeroShotClassifier": "ramen.models.classifier",
     "create": "ramen.methods._registry",
     "describe": "ramen.methods._registry",

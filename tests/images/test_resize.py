@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ramen.images import resize
-from ramen.images.resize import FILTERS, Plan, Span
+from ramen.images.filter_weights import Span, fixed_point_weights
+from ramen.images.resize import FILTERS, Plan
 
 
 def noise(count: int, height: int, width: int, seed: int, extreme: bool) -> np.ndarray:
@@ -80,7 +81,7 @@ def test_every_sum_is_exact_in_float32_and_every_factor_in_tf32(
     old: int, new: int, interpolation: str
 ) -> None:
     span = Span(old, new, 0, new)
-    weights = resize.fixed_point_weights(span, interpolation)
+    weights = fixed_point_weights(span, interpolation, 0, old)
     bits, digits = resize._digits(weights, span)
     assert np.array_equal(sum(digit << (bits * place) for place, digit in enumerate(digits)), weights)
     matrix = resize._matrix(span, interpolation, torch.device("cpu"), torch.float32)
@@ -95,11 +96,11 @@ def test_every_sum_is_exact_in_float32_and_every_factor_in_tf32(
 
 def test_weights_by_hand() -> None:
     # two pixels from four: triangles of twice the width, whose ends are cut off at the border
-    assert (resize.fixed_point_weights(Span(4, 2, 0, 2), "bilinear") / 2**22 * 7).round(5).tolist() == [
+    assert (fixed_point_weights(Span(4, 2, 0, 2), "bilinear", 0, 4) / 2**22 * 7).round(5).tolist() == [
         [3, 3, 1, 0],
         [0, 1, 3, 3],
     ]
-    assert (resize.fixed_point_weights(Span(3, 6, 2, 4), "nearest") >> 22).tolist() == [[0, 1, 0]] * 2
+    assert (fixed_point_weights(Span(3, 6, 2, 4), "nearest", 0, 3) >> 22).tolist() == [[0, 1, 0]] * 2
 
 
 def test_more_pixels_in_a_sum_than_float32_can_add_are_left_to_pillow() -> None:

@@ -591,3 +591,67 @@ def test_staged_is_in_stored_form() -> None:
     assert staged.numbers.tolist() == [0, 1, 2]
     batch = random_batch(torch.Generator().manual_seed(0), 3, 2)
     assert memory.stage(**batch, numbers=torch.tensor([7, 8, 9])).numbers.tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize("codec", ["fp16", "sign"])
+def test_patches_of_all_changed_rows_are_the_state(codec):
+    """Whatever entered, and however often: the old state, with the patches on top, is the new one."""
+    generator = torch.Generator().manual_seed(0)
+    memory = Memory(MemoryPlan(4, 3, 8, 40, codec=codec, blocks=[40]))
+    known = {name: t.clone() for name, t in memory.state().items()}
+    for batch in (1, 5, 2, 20, 3, 7):
+        since = memory.seen
+        queues = torch.randint(0, 4, (batch,), generator=generator)
+        keep = torch.rand(batch, generator=generator) < 0.8
+        embeddings = torch.randn(batch, 8, generator=generator)
+        gradients = torch.randn(batch, 40, generator=generator)
+        entropies = torch.rand(batch, generator=generator)
+        memory.insert(memory.stage(queues, embeddings, gradients, entropies, keep=keep))
+        for patch in memory.patches(memory.changed_rows(since)):
+            for name, values in patch.values.items():
+                tensor = torch.full((patch.length, *values.shape[1:]), patch.fill, dtype=values.dtype)
+                tensor[: len(known[name])] = known[name]
+                tensor[patch.places] = values
+                known[name] = tensor
+        known |= memory.unpatched()
+        now = memory.state()
+        assert known.keys() == now.keys()
+        assert [name for name in now if not torch.equal(known[name], now[name])] == []
+
+
+def test_what_is_left_of_a_damaged_state_is_a_sound_one():
+    """Any entries may be missing: the others stay, in their queues and in their order."""
+    generator = torch.Generator().manual_seed(0)
+    memory = Memory(MemoryPlan(4, 5, 8, 40, codec="sign", blocks=[40]))
+    for batch in (7, 9, 20):
+        queues = torch.randint(0, 4, (batch,), generator=generator)
+        rows = [torch.randn(batch, n, generator=generator) for n in (8, 40)]
+        memory.insert(memory.stage(queues, *rows, torch.rand(batch, generator=generator)))
+    state = memory.state()
+    for lost in (0, 1, 8, 20):
+        damaged = {name: tensor.clone() for name, tensor in state.items()}
+        held = (damaged["table"][:-1] >= 0).nonzero()[:, 0]
+        missing = held[torch.randperm(len(held), generator=generator)[:lost]]
+        expected = _entries({**damaged, "table": damaged["table"].index_fill(0, missing, -1)})
+        damaged["table"][missing] = -1
+        other = Memory(memory.plan)
+        other.restore(other.salvage(damaged))
+        found = _entries(other.state())
+        assert sorted(found) == sorted(expected)
+        assert [n for q, n, _ in found if q == 2] == sorted(n for q, n, _ in expected if q == 2)
+        # The next entry of a full queue replaces its oldest one.
+        oldest = min((n for q, n, _ in found if q == 0), default=None)
+        full = sum(q == 0 for q, _, _ in found) == 5
+        one = torch.zeros(1, dtype=torch.int64)
+        other.insert(other.stage(one, torch.randn(1, 8), torch.randn(1, 40), torch.rand(1)))
+        assert (oldest in {n for q, n, _ in _entries(other.state()) if q == 0}) == (not full and bool(found))
+
+
+def _entries(state):
+    """Queue, number and gradient of each entry, by slot."""
+    table = state["table"][:-1].tolist()
+    return [
+        (slot // 5, int(state["numbers"][row]), bytes(state["gradients"][row].tolist()))
+        for slot, row in enumerate(table)
+        if row >= 0
+    ]

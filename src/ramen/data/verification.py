@@ -11,7 +11,7 @@ from ramen.data.archives import Progress, md5_of, no_progress
 from ramen.data.formats.reading import DataFinding, Reading
 from ramen.data.formats.stored_images import ImageFiles
 from ramen.data.registry import describe, read
-from ramen.images.preprocess import open_image
+from ramen.images.image_inputs import open_rgb
 
 _FILES_PER_CHUNK = 1024
 
@@ -102,7 +102,7 @@ def _check_images(reading: Reading, progress: Progress) -> None:
 def _decoding_error(path: Path) -> str:
     """Why a file cannot be decoded; empty if it can."""
     try:
-        open_image(path)
+        open_rgb(path)
     except (ValueError, OSError) as error:
         return str(error).removeprefix(f"{path} ")
     return ""

@@ -4,7 +4,6 @@ Nothing is decoded before its format, its bytes and the pixels that its header d
 Files are read, never mapped into memory: one that somebody shortens meanwhile cannot end the process.
 """
 
-import io
 import os
 import stat
 from dataclasses import dataclass
@@ -26,12 +25,14 @@ from PIL import (  # the plugins too: Pillow would load all that it has before i
 )
 from torch import Tensor
 
+from ramen.images.file_checks import LimitedReads, check_scans, check_tags, check_texts, gif_size
+from ramen.images.file_suffixes import SUFFIXES_BY_FORMAT
 from ramen.images.pillow_warnings import no_pillow_warnings
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
 from ramen.utils import checks
 from ramen.utils.byte_sizes import readable_bytes
 
-DEFAULT_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)  # JPEG, PNG, WEBP, BMP, GIF, TIFF
 MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
 MAX_BYTES = 2**26
 
@@ -48,6 +49,9 @@ _TURNS = {  # by the value of EXIF's orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_MAX_LAYERS = 8  # of a TIFF file, whose channels may be stored one after the other
+_MAX_RLE_PIXELS = 2**22  # of a BMP file, which Pillow decodes in Python
+_MAX_EXIF = 2**20  # bytes; within a JPEG file there is room for 64 KiB
 _LONGEST_REASON = 300  # characters; what a decoder says may quote the file
 
 
@@ -129,7 +133,7 @@ def _decode(source: object, settings: DecodingSettings) -> Image.Image:
     if isinstance(source, np.ndarray):
         return _from_array(source, settings)
     if hasattr(source, "read"):
-        return _from_bytes(_read_object(source, settings.max_bytes), settings)
+        return _from_bytes(read_object(source, settings.max_bytes), settings)
     raise TypeError(
         "it must be a path, bytes, a binary file object, a PIL image, an array or a tensor, "
         f"got {type(source).__name__}"
@@ -159,7 +163,7 @@ def _read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
         status = os.fstat(file.fileno())
         _check_is_file(status)
         _check_bytes(status.st_size, max_bytes)
-        return _read_object(file, max_bytes)
+        return read_object(file, max_bytes)
 
 
 def _check_is_file(status: os.stat_result) -> None:
@@ -174,7 +178,7 @@ def _check_bytes(count: int, max_bytes: int) -> None:
         raise ValueError(f"it has {readable_bytes(count)}, more than {readable_bytes(max_bytes)}")
 
 
-def _read_object(file: Any, max_bytes: int) -> bytes:
+def read_object(file: Any, max_bytes: int) -> bytes:
     """All bytes of a file object; no more than one beyond ``max_bytes`` is ever read."""
     if getattr(file, "seekable", lambda: False)():
         file.seek(0)
@@ -193,16 +197,35 @@ def _read_object(file: Any, max_bytes: int) -> bytes:
 def _from_bytes(data: bytes, settings: DecodingSettings) -> Image.Image:
     if not data:
         raise ValueError("it is empty")
+    if data.startswith(b"GIF8"):
+        _check_pixels(gif_size(data), settings.max_pixels)
+    elif data.startswith(b"\x89PNG"):
+        check_texts(data)
+    elif data.startswith((b"II", b"MM")):
+        check_tags(data)
     try:
-        image = Image.open(io.BytesIO(data), formats=settings.formats)
+        image = Image.open(LimitedReads(data), formats=settings.formats)
     except UnidentifiedImageError:
         raise ValueError(f"it is none of {', '.join(settings.formats)}, or its header is damaged") from None
     except Image.DecompressionBombError:
         raise ValueError(f"its header declares far more than {settings.max_pixels} pixels") from None
     with image:
         _check_pixels(image.size, settings.max_pixels)
+        _check_work(image, data)
         image.load()
         return _finished(image, settings)
+
+
+def _check_work(image: ImageFile.ImageFile, data: bytes) -> None:
+    """Refuse what takes much longer than its pixels justify."""
+    if image.format in ("JPEG", "MPO"):
+        check_scans(data)
+    pixels = image.width * image.height
+    tiles = [tile.extents for tile in image.tile if tile.extents is not None]
+    if sum((right - left) * (lower - upper) for left, upper, right, lower in tiles) > _MAX_LAYERS * pixels:
+        raise ValueError("its strips cover it too many times")
+    if any(tile.codec_name == "bmp_rle" for tile in image.tile) and pixels > _MAX_RLE_PIXELS:
+        raise ValueError(f"it has {pixels} run-length encoded pixels, more than {_MAX_RLE_PIXELS}")
 
 
 # -- pixels -----------------------------------------------------------------------------------------
@@ -263,6 +286,11 @@ def _finished(image: Image.Image, settings: DecodingSettings) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     """EXIF's number; 1, which means upright, if there is none, or none that can be read."""
+    length = len(image.info.get("exif", b""))
+    if length > _MAX_EXIF:
+        raise ValueError(
+            f"its EXIF data have {readable_bytes(length)}, more than {readable_bytes(_MAX_EXIF)}"
+        )
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # parsers of metadata raise errors of all kinds too

@@ -4,51 +4,45 @@ The numbers are those of open_clip's evaluation transform, bit for bit, on every
 resizes, elsewhere ``ramen.images.resize`` does, to the same pixels.
 """
 
+import itertools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from ramen.images import resize
+from ramen.images.decoding import UnreadableImageError
+from ramen.images.filter_weights import Span
+from ramen.images.geometry import RESIZE_MODES, centre, centring, fitted_size
+from ramen.images.image_inputs import (
+    MAX_PIXELS,
+    ImageInput,
+    as_batch,
+    as_sequence,
+    check_tensor,
+    name_of,
+    open_image,
+)
+from ramen.images.pillow_warnings import no_pillow_warnings
+from ramen.images.rgb import to_eight_bits
 from ramen.utils import checks
 from ramen.utils.devices import parse_device, parse_dtype, upload
 from ramen.utils.numerics import plain_numerics
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-MAX_PIXELS = 89_478_485  # from which on Pillow warns of a decompression bomb
 
-ImageInput = Image.Image | str | os.PathLike[str] | Tensor
-
-_RESIZE_MODES = ("shortest", "longest", "squash")
+_LARGE = 2**22  # pixels of a resized image from which on only those that are kept are computed
+_REASONS_IN_A_WARNING = 5
 _CPU_IMAGES = 4  # that a CPU normalises at a time, so that they stay in its cache
-
-
-def open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Read an image file completely; if it is missing, damaged or enormous, the error names it."""
-    name = os.fspath(path)
-    try:
-        image = Image.open(name)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no image file at {name}") from None
-    except Exception as error:
-        raise ValueError(f"{name} cannot be read as an image: {error}") from error
-    with image:
-        width, height = image.size
-        if width * height > max_pixels:
-            raise ValueError(f"{name} has {width} x {height} pixels, more than {max_pixels}")
-        try:
-            image.load()
-        except Exception as error:  # decoders raise errors of all kinds
-            raise ValueError(f"{name} cannot be read as an image: {error}") from error
-        return image
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         checks.choice("interpolation", self.interpolation, resize.FILTERS)
-        checks.choice("resize_mode", self.resize_mode, _RESIZE_MODES)
+        checks.choice("resize_mode", self.resize_mode, RESIZE_MODES)
         checks.integer("fill_color", self.fill_color, 0, 255)
         object.__setattr__(self, "size", _check_size(self.size))
         if self.device is not None:
@@ -118,39 +112,86 @@ class Preprocess:
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = torch.float32,
+        on_error: str = "raise",
+        skipped: MutableMapping[int, str] | None = None,
     ) -> Tensor:
         """One image, a list of them or a uint8 batch, as a float tensor ``(B, 3, H, W)``.
+
+            skipped: dict[int, str] = {}
+            images = clf.preprocess(files, on_error="skip", skipped=skipped)
+            kept = [file for index, file in enumerate(files) if index not in skipped]
 
         Args:
             images: PIL images, paths, uint8 tensors ``(3, H, W)``, or a uint8 batch ``(B, 3, H, W)``.
             device: Of the result; by default that of this object. Tensors of one size are also resized there.
                 The numbers are the same on every device.
             dtype: Of the result, which is rounded to it at the end.
+            on_error: What happens to an image that cannot be read or resized: ``"raise"`` an
+                ``UnreadableImageError``, or ``"skip"`` it, so that the result holds the others, in their
+                order. What is no image at all is an error in any case.
+            skipped: With ``on_error="skip"``, receives the reason for each image that is left out, by its
+                index in ``images``. If it is not given, a warning has the reasons.
         """
         dtype = parse_dtype(dtype)
-        return self.normalise(self.pixels(images, device=device), dtype=dtype)
+        pixels, reasons = self._pixels(images, device, on_error)
+        _report(reasons, skipped)
+        return self.normalise(pixels, dtype=dtype)
 
-    @plain_numerics()
     def pixels(
-        self, images: ImageInput | Sequence[ImageInput], *, device: str | torch.device | None = None
+        self,
+        images: ImageInput | Sequence[ImageInput],
+        *,
+        device: str | torch.device | None = None,
+        on_error: str = "raise",
+        skipped: MutableMapping[int, str] | None = None,
     ) -> Tensor:
         """Images resized and cropped, but not normalised: a uint8 tensor ``(B, 3, H, W)``."""
-        sources = _as_sequence(images)
-        batch = _as_batch(sources)
+        pixels, reasons = self._pixels(images, device, on_error)
+        _report(reasons, skipped)
+        return pixels
+
+    @plain_numerics()
+    def _pixels(
+        self,
+        images: ImageInput | Sequence[ImageInput],
+        device: str | torch.device | None,
+        on_error: str,
+    ) -> tuple[Tensor, dict[int, str]]:
+        """The pixels of all images that can be read, and why each of the others cannot."""
+        checks.choice("on_error", on_error, ("raise", "skip"))
+        sources = as_sequence(images)
+        batch = as_batch(sources)
         device = self._result_device(sources) if device is None else parse_device(device)
-        if batch is not None and device.type != "cpu":
+        if batch is not None and device.type != "cpu" and self._resizes_alike(batch, device):
             plan = self._plan(tuple(batch.shape[2:]))
-            if resize.agrees_with_pillow(plan):
-                return self._padded(resize.resize(upload(batch, device), plan))
-            warnings.warn(
-                f"resizing on {device} would not give the installed Pillow's pixels: Pillow is used "
-                f"instead for {plan}",
-                stacklevel=2,
-            )
+            return self._padded(resize.resize(upload(batch, device), plan)), {}
         pixels = np.empty((len(sources), 3, *self.size), dtype=np.uint8)
+        reasons: dict[int, str] = {}
         for index, source in enumerate(sources):
-            pixels[index] = self._resize(_as_pil(source), _name(source, index)).transpose(2, 0, 1)
-        return upload(torch.from_numpy(pixels), device)
+            try:
+                image = self._resize(source, name_of(source, index))
+            except UnreadableImageError as error:
+                if on_error == "raise":
+                    raise
+                reasons[index] = str(error)
+            else:
+                pixels[index - len(reasons)] = image.transpose(2, 0, 1)
+        return upload(torch.from_numpy(pixels[: len(pixels) - len(reasons)]), device), reasons
+
+    def _resizes_alike(self, batch: Tensor, device: torch.device) -> bool:
+        """Whether a batch can be resized on ``device``, to the pixels of Pillow."""
+        try:
+            plan = self._plan(tuple(batch.shape[2:]))
+        except UnreadableImageError:
+            return False
+        if resize.agrees_with_pillow(plan):
+            return True
+        warnings.warn(
+            f"resizing on {device} would not give the installed Pillow's pixels: Pillow is used "
+            f"instead for {plan}",
+            stacklevel=5,
+        )
+        return False
 
     @plain_numerics()
     def normalise(self, pixels: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -168,19 +209,38 @@ class Preprocess:
             return self.device
         return sources[0].device if isinstance(sources[0], Tensor) else torch.device("cpu")
 
-    def _resize(self, image: Image.Image, name: str) -> np.ndarray:
-        # open_clip resizes first and converts to RGB afterwards; for palette images the order matters
-        width, height = self._target(image.size, name)
-        resized = image.resize((width, height), resize.FILTERS[self._filter()])
-        if self.resize_mode != "squash":
-            resized = _centre(resized, self.size, self.fill_color)
-        return np.asarray(resized.convert("RGB"))
+    def _resize(self, source: ImageInput, name: str) -> NDArray[np.uint8]:
+        image = _as_pil(source, name)
+        plan = self._plan((image.height, image.width), name)
+        try:
+            image = to_eight_bits(image)
+            return np.asarray(self._enlarged_centre(image, plan) or self._resized_by_pillow(image, plan))
+        except (ValueError, OSError, MemoryError) as error:
+            raise UnreadableImageError(f"{name} cannot be read as an image: {error}") from error
 
-    def _plan(self, size: tuple[int, ...]) -> resize.Plan:
-        """How a batch of that height and width is resized, and what is left of it after cropping."""
-        width, height = self._target((size[1], size[0]), "image 0")
+    def _enlarged_centre(self, image: Image.Image, plan: resize.Plan) -> Image.Image | None:
+        """An elongated image, of which no more is enlarged than is kept; None if it is not that large."""
+        width, height = plan.columns.new, plan.rows.new
+        if width * height <= _LARGE:
+            return None
+        kept = resize.resize_kept(image, plan)
+        if kept is None and width * height > MAX_PIXELS:
+            raise ValueError(f"it is too elongated: it would be resized to {width} x {height}")
+        return kept
+
+    def _resized_by_pillow(self, image: Image.Image, plan: resize.Plan) -> Image.Image:
+        # open_clip resizes first and converts to RGB afterwards; for palette images the order matters
+        resized = image.resize((plan.columns.new, plan.rows.new), resize.FILTERS[self._filter()])
+        if self.resize_mode != "squash":
+            resized = centre(resized, self.size, self.fill_color)
+        with no_pillow_warnings():
+            return resized.convert("RGB")
+
+    def _plan(self, size: tuple[int, ...], name: str = "image 0") -> resize.Plan:
+        """How images of that height and width are resized, and what is left of them after cropping."""
+        width, height = self._target((size[1], size[0]), name)
         rows, columns = (
-            resize.Span(old, new, start := _centring(new, target)[2], start + min(new, target))
+            Span(old, new, start := centring(new, target)[2], start + min(new, target))
             for old, new, target in zip(size, (height, width), self.size, strict=True)
         )
         return resize.Plan(rows, columns, self._filter())
@@ -190,7 +250,7 @@ class Preprocess:
         if (height, width) == self.size:
             return images
         padded = images.new_full((len(images), 3, *self.size), self.fill_color)
-        top, left = _centring(height, self.size[0])[0], _centring(width, self.size[1])[0]
+        top, left = centring(height, self.size[0])[0], centring(width, self.size[1])[0]
         padded[:, :, top : top + height, left : left + width] = images
         return padded
 
@@ -203,26 +263,14 @@ class Preprocess:
     def _target(self, size: tuple[int, int], name: str) -> tuple[int, int]:
         """Width and height to resize to, before cropping or padding; raises if these are enormous."""
         if min(size) < 1:
-            raise ValueError(f"images: {name} has no pixels ({size[0]} x {size[1]})")
-        width, height = self._resized(size)
-        if width < 1 or height < 1 or width * height > MAX_PIXELS:
-            raise ValueError(
+            raise UnreadableImageError(f"images: {name} has no pixels ({size[0]} x {size[1]})")
+        width, height = fitted_size(size, self.size, self.resize_mode)
+        if min(width, height) < 1 or max(width, height) > MAX_PIXELS:
+            raise UnreadableImageError(
                 f"images: {name} of {size[0]} x {size[1]} pixels is too elongated for "
                 f"{self.size[1]} x {self.size[0]}: it would be resized to {width} x {height}"
             )
         return width, height
-
-    def _resized(self, size: tuple[int, int]) -> tuple[int, int]:
-        width, height = size
-        target_height, target_width = self.size
-        if self.resize_mode == "squash":
-            return target_width, target_height
-        if self.resize_mode == "shortest" and target_height == target_width:
-            long_side = int(target_height * max(size) / min(size))
-            return (target_width, long_side) if width <= height else (long_side, target_height)
-        ratios = (height / target_height, width / target_width)
-        ratio = max(ratios) if self.resize_mode == "longest" else min(ratios)
-        return round(width / ratio), round(height / ratio)
 
 
 def _check_size(size: object) -> tuple[int, int]:
@@ -243,64 +291,24 @@ def _constants(
     return white, channels[0].view(3, 1, 1), channels[1].view(3, 1, 1)
 
 
-def _as_sequence(images: ImageInput | Sequence[ImageInput]) -> Tensor | Sequence[ImageInput]:
-    """The images one by one; checks that there are any."""
-    if isinstance(images, Image.Image | str | os.PathLike) or (
-        isinstance(images, Tensor) and images.ndim < 4
-    ):
-        images = [images]
-    elif not isinstance(images, Tensor | Sequence):
-        raise TypeError(f"images must be PIL images, paths or uint8 tensors, got {type(images).__name__}")
-    if len(images) == 0:
-        raise ValueError("images must hold at least one image, got none")
-    return images
-
-
-def _as_batch(sources: Tensor | Sequence[ImageInput]) -> Tensor | None:
-    """Tensors of one size and device as a batch; None for other images."""
-    if isinstance(sources, Tensor):
-        _check_tensor(sources[0])
-        return sources
-    tensors = [_check_tensor(source) for source in sources if isinstance(source, Tensor)]
-    are_alike = len(tensors) == len(sources) and len({(t.shape, t.device) for t in tensors}) == 1
-    return torch.stack(tensors) if are_alike else None
-
-
-def _check_tensor(image: Tensor) -> Tensor:
-    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
-        raise ValueError(
-            f"images: a tensor must be uint8 of shape (3, H, W), got {image.dtype} {tuple(image.shape)}"
-        )
-    return image
-
-
-def _name(source: ImageInput, index: int) -> str:
-    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {index}"
-
-
-def _as_pil(source: ImageInput) -> Image.Image:
-    if isinstance(source, Image.Image):
-        return source
+def _as_pil(source: ImageInput, name: str) -> Image.Image:
     if isinstance(source, str | os.PathLike):
         return open_image(source)
     if isinstance(source, Tensor):
-        return Image.fromarray(_check_tensor(source).permute(1, 2, 0).contiguous().cpu().numpy())
-    raise TypeError(f"images must be PIL images, paths or uint8 tensors, got {type(source).__name__}")
+        return Image.fromarray(check_tensor(source).permute(1, 2, 0).contiguous().cpu().numpy())
+    if not isinstance(source, Image.Image):
+        raise TypeError(f"images must be PIL images, paths or uint8 tensors, got {type(source).__name__}")
+    try:
+        source.load()  # one that was opened and not read yet
+    except Exception as error:
+        raise UnreadableImageError(f"{name} cannot be read as an image: {error}") from error
+    return source
 
 
-def _centre(image: Image.Image, size: tuple[int, int], fill: int) -> Image.Image:
-    """The centre of ``image``, padded if it is smaller than ``size``."""
-    height, width = size
-    above, below, top = _centring(image.height, height)
-    before, after, left = _centring(image.width, width)
-    if above or below or before or after:
-        bands = len(image.getbands())
-        colour = fill if bands == 1 else (fill,) * bands
-        image = ImageOps.expand(image, (before, above, after, below), colour)
-    return image.crop((left, top, left + width, top + height))
-
-
-def _centring(length: int, target: int) -> tuple[int, int, int]:
-    """Along one axis: pixels to add before and after, and then where the ``target`` central pixels start."""
-    missing = max(0, target - length)
-    return missing // 2, (missing + 1) // 2, round((length + missing - target) / 2)
+def _report(reasons: dict[int, str], skipped: MutableMapping[int, str] | None) -> None:
+    if skipped is not None:
+        skipped.update(reasons)
+    elif reasons:
+        listed = "; ".join(itertools.islice(reasons.values(), _REASONS_IN_A_WARNING))
+        more = "; ..." if len(reasons) > _REASONS_IN_A_WARNING else ""
+        warnings.warn(f"{len(reasons)} images were skipped: {listed}{more}", stacklevel=3)

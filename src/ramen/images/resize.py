@@ -10,13 +10,16 @@ pixels do not depend on whether TF32 is switched on.
 
 The order of the axes changes some pixels, and it depends on Pillow's version: older ones always begin with
 the width, from 13 on with the height if that shrinks much more. The installed Pillow decides: once for each
-pair of sizes it resizes some noise, and every pixel has to agree.
+pair of sizes it resizes some noise, and every pixel has to agree. If the resized image would be enormous,
+the noise is a shorter one.
+
+Only the pixels that are kept are computed, which also makes it the way to resize an image of 20,000 x 10
+pixels: Pillow would enlarge all of it before most is cut off.
 """
 
 import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from ramen.images.filter_weights import UNIT_BITS, Span, fixed_point_weights, used_pixels
 from ramen.utils.numerics import plain_numerics
 
 FILTERS = {
@@ -34,29 +38,24 @@ FILTERS = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
-Numbers = NDArray[np.float64]
+# Modes whose channels Pillow resizes one by one, with the mode that it does so in.
+_CHANNELS = {mode: mode for mode in ("L", "RGB", "RGBX", "CMYK", "YCbCr", "HSV")} | {
+    "LA": "La",
+    "RGBA": "RGBa",
+}
+_ALWAYS_NEAREST = ("1", "P")  # modes for which Pillow ignores the filter
 
-_UNIT_BITS = 22  # of Pillow's weights
 _DIGIT_BITS = (12, 8, 4)  # a signed digit of 12 bits is at most 2**11; fewer bits allow sums of more pixels
 _LARGEST_SUM = 2**23  # of one digit; as much again is left for the carry from the lower digits
 _COMPARED_PIXELS = 1024  # of resized noise on which Pillow must agree, at least
 _NOISE_PIXELS = 2**20  # at most, if that is more than one image
+_RESIZED_NOISE = 2**22  # pixels that Pillow resizes noise to, at most
 
 # Bytes in use at a time; an image that needs more is resized alone.
 _WORKSPACE = {"cpu": 2**22}
 _DEVICE_WORKSPACE = 2**29
 
 _ROWS, _COLUMNS = 2, 3  # dimensions of a batch
-
-
-@dataclass(frozen=True)
-class Span:
-    """One axis: ``old`` pixels become ``new``, of which those from ``start`` to ``stop`` are kept."""
-
-    old: int
-    new: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,32 @@ def resize(images: Tensor, plan: Plan) -> Tensor:
     return _resize(images, plan, rows_first=_rows_first(plan) or False, dtype=torch.float32)
 
 
+@plain_numerics()
+def resize_kept(image: Image.Image, plan: Plan) -> Image.Image | None:
+    """What ``plan`` keeps of an image that Pillow would resize and then convert to RGB.
+
+    None if the same pixels cannot be promised: for some modes, and for plans that Pillow does not agree with.
+    """
+    if image.mode in _ALWAYS_NEAREST:
+        plan, mode = replace(plan, interpolation="nearest"), "RGB"
+    elif image.mode in _CHANNELS:
+        mode = image.mode if plan.interpolation == "nearest" else _CHANNELS[image.mode]
+    else:
+        return None
+    if not agrees_with_pillow(plan):
+        return None
+    (top, bottom), (left, right) = (
+        used_pixels(span, plan.interpolation) for span in (plan.rows, plan.columns)
+    )
+    part = image.crop((left, top, right, bottom)).convert(mode)
+    pixels = np.array(part).reshape(bottom - top, right - left, -1).transpose(2, 0, 1)
+    batch = torch.from_numpy(pixels)[None]
+    kept = _resize(batch, plan, _rows_first(plan) or False, torch.float32, origin=(top, left))[0]
+    content = kept.permute(1, 2, 0).contiguous().numpy().tobytes()
+    resized = Image.frombytes(mode, (kept.shape[2], kept.shape[1]), content)
+    return (resized if mode == "RGB" else resized.convert(image.mode)).convert("RGB")
+
+
 def agrees_with_pillow(plan: Plan) -> bool:
     """Whether ``resize`` gives the pixels of the installed Pillow.
 
@@ -91,7 +116,8 @@ def agrees_with_pillow(plan: Plan) -> bool:
 @plain_numerics()
 def _rows_first(plan: Plan) -> bool | None:
     """Whether the installed Pillow begins with the height; None if neither order gives its pixels."""
-    plan = Plan(_widened(plan.rows), _widened(plan.columns), plan.interpolation)
+    rows, columns = _shortened(plan)
+    plan = Plan(_widened(rows), _widened(columns), plan.interpolation)
     height, width = plan.rows.stop - plan.rows.start, plan.columns.stop - plan.columns.start
     count = max(
         1, min(_COMPARED_PIXELS // (height * width), _NOISE_PIXELS // (plan.rows.old * plan.columns.old))
@@ -111,6 +137,18 @@ def _rows_first(plan: Plan) -> bool | None:
     return None
 
 
+def _shortened(plan: Plan) -> tuple[Span, Span]:
+    """Rows and columns; if there are very many pixels, with fewer on the longer axis, of the same scale."""
+    rows, columns = plan.rows, plan.columns
+    factor = rows.new * columns.new / _RESIZED_NOISE
+    if factor <= 1:
+        return rows, columns
+    longer = max(rows, columns, key=lambda span: span.new)
+    old, new = max(1, round(longer.old / factor)), max(1, round(longer.new / factor))
+    shorter = Span(old, new, new // 2, new // 2 + 1)
+    return (shorter, columns) if longer is rows else (rows, shorter)
+
+
 def _widened(span: Span) -> Span:
     """With enough pixels to distinguish one order of the axes from the other."""
     least = min(32, span.new)
@@ -118,11 +156,18 @@ def _widened(span: Span) -> Span:
     return Span(span.old, span.new, start, max(span.stop, start + least))
 
 
-def _resize(images: Tensor, plan: Plan, rows_first: bool, dtype: torch.dtype) -> Tensor:
+def _resize(
+    images: Tensor, plan: Plan, rows_first: bool, dtype: torch.dtype, origin: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """Resize; ``origin`` is the row and the column of the old image at which ``images`` begins."""
     rows, columns = (
         _matrix(span, plan.interpolation, images.device, dtype) for span in (plan.rows, plan.columns)
     )
-    images = images[:, :, rows.first : rows.stop, columns.first : columns.stop]
+    used_rows, used_columns = (
+        slice(matrix.first - start, matrix.stop - start)
+        for matrix, start in zip((rows, columns), origin, strict=True)
+    )
+    images = images[:, :, used_rows, used_columns]
     passes = [(columns, _COLUMNS), (rows, _ROWS)]
     if rows_first:
         passes.reverse()
@@ -185,11 +230,9 @@ def _matrix(span: Span, interpolation: str, device: torch.device, dtype: torch.d
     kept = span.stop - span.start
     if span.old == span.new:
         return _Matrix(span.start, span.stop, kept)
-    weights = fixed_point_weights(span, interpolation)
-    used = np.flatnonzero(weights.any(0))
-    first, stop = int(used[0]), int(used[-1]) + 1
-    bits, digits = _digits(weights[:, first:stop], span)
-    scales = (2.0**-bits,) * (len(digits) - 1) + (2.0 ** (bits * (len(digits) - 1) - _UNIT_BITS),)
+    first, stop = used_pixels(span, interpolation)
+    bits, digits = _digits(fixed_point_weights(span, interpolation, first, stop), span)
+    scales = (2.0**-bits,) * (len(digits) - 1) + (2.0 ** (bits * (len(digits) - 1) - UNIT_BITS),)
     scaled = np.concatenate([digit * scale for digit, scale in zip(digits, scales, strict=True)])
     stacked = torch.from_numpy(scaled).to(dtype).to(device)  # waits, as another stream may use it next
     return _Matrix(first, stop, kept, scales, stacked)
@@ -200,63 +243,10 @@ def _digits(weights: NDArray[np.int64], span: Span) -> tuple[int, list[NDArray[n
     for bits in _DIGIT_BITS:
         half = 1 << (bits - 1)
         digits, higher = [], weights
-        for _ in range(-(-_UNIT_BITS // bits) - 1):
+        for _ in range(-(-UNIT_BITS // bits) - 1):
             digits.append(((higher + half) & (2 * half - 1)) - half)
             higher = (higher - digits[-1]) >> bits
         digits.append(higher)
         if all(255 * np.abs(digit).sum(1).max() <= _LARGEST_SUM for digit in digits):
             return bits, digits
     raise OverflowError(f"{span.old} pixels are too many to be resized exactly to {span.new}")
-
-
-def fixed_point_weights(span: Span, interpolation: str) -> NDArray[np.int64]:
-    """Pillow's weights ``(kept, old)`` in units of 2**-22, one row per pixel that is kept."""
-    if interpolation == "nearest":
-        return _nearest(span)
-    curve, reach = _CURVES[interpolation]
-    scale = span.old / span.new
-    stretch = max(scale, 1.0)  # shrinking averages over more pixels
-    reach *= stretch
-    centres = (np.arange(span.start, span.stop)[:, None] + 0.5) * scale
-    places = np.arange(span.old)
-    inside = (places >= np.trunc(centres - reach + 0.5)) & (places < np.trunc(centres + reach + 0.5))
-    weights = np.where(inside, curve((places - centres + 0.5) * (1.0 / stretch)), 0.0)
-    weights /= np.cumsum(weights, axis=1)[:, -1:]  # in order, as Pillow adds them
-    rounded: Numbers = np.trunc(weights * 2**_UNIT_BITS + np.copysign(0.5, weights))
-    return rounded.astype(np.int64)
-
-
-def _nearest(span: Span) -> NDArray[np.int64]:
-    step = span.old / span.new
-    # Pillow adds step after step, with the rounding of each addition
-    positions = np.cumsum(np.concatenate([[0.5 * step], np.full(span.stop - 1, step)]))[span.start :]
-    weights = np.zeros((span.stop - span.start, span.old), dtype=np.int64)
-    weights[np.arange(len(weights)), positions.astype(np.int64)] = 1 << _UNIT_BITS
-    return weights
-
-
-def _triangle(x: Numbers) -> Numbers:
-    return np.maximum(1.0 - np.abs(x), 0.0)
-
-
-def _cubic(x: Numbers) -> Numbers:
-    x, a = np.abs(x), -0.5
-    near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
-    far = (((x - 5.0) * x + 8.0) * x - 4.0) * a
-    return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
-
-
-def _lanczos(x: Numbers) -> Numbers:
-    return np.where((x >= -3.0) & (x < 3.0), _sinc(x) * _sinc(x / 3.0), 0.0)
-
-
-def _sinc(x: Numbers) -> Numbers:
-    angle = np.where(x == 0.0, 1.0, x * math.pi)
-    return np.where(x == 0.0, 1.0, np.sin(angle) / angle)
-
-
-_CURVES: dict[str, tuple[Callable[[Numbers], Numbers], float]] = {
-    "bilinear": (_triangle, 1.0),
-    "bicubic": (_cubic, 2.0),
-    "lanczos": (_lanczos, 3.0),
-}

@@ -90,6 +90,10 @@ class RowTable:
         """Copies of the first ``rows`` rows."""
         return {name: self._settled(name)[:rows].clone() for name in self.tensors}
 
+    def rows(self, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows, on the CPU."""
+        return {name: self._settled(name)[rows.to(t.device)].cpu() for name, t in self.tensors.items()}
+
     def put_back(self, state: dict[str, Tensor]) -> None:
         """Overwrite the first rows with what ``state`` returned."""
         for name, rows in state.items():

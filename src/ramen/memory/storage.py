@@ -28,7 +28,7 @@ from ramen.memory import codecs, queue_order
 from ramen.memory.fetch_ahead import FetchAhead
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.row_table import ColumnSpec, RowTable
-from ramen.memory.stream_memory import StreamMemory, expect, expect_at_least, expect_names
+from ramen.memory.stream_memory import Patch, StreamMemory, expect, expect_at_least, expect_names
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import aligned, finite_rows, plain_numerics, running_counts
@@ -160,6 +160,8 @@ class Storage(StreamMemory):
             expect(name, state[name], dtype, shape)
         self._check_index({name: state[name].cpu() for name in self._index})
         self._table.check(state, int(state["used"]))
+        for name in ("entropies", "scales", "numbers"):
+            expect_at_least(name, state[name], 0)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned; a ValueError leaves the memory unchanged."""
@@ -183,6 +185,54 @@ class Storage(StreamMemory):
         in_order = one_row_each and bool((slots >= -1).all())
         if not (in_order and counted and index["table"][-1] == SPARE_ROW):
             raise ValueError("the memory's state is damaged: its table, counts and rows do not fit together")
+
+    # -- content, row by row ------------------------------------------------------------------------
+
+    def changed_rows(self, since: int) -> Tensor | None:
+        """The rows that were written when the stream had ``since`` images or more, and the spare row."""
+        if self.fifo == "float16":  # whose ages may change without an entry
+            return None
+        used = int(self._index["used"])
+        changed = self._table.tensors["numbers"][:used] >= since
+        changed[SPARE_ROW] = True
+        return changed.nonzero()[:, 0].cpu()
+
+    def patches(self, rows: Tensor) -> list[Patch]:
+        """Columns by row, and the table by slot."""
+        index = rows.to(self.device)
+        slots = torch.empty(int(self._index["used"]), dtype=torch.int64, device=self.device)
+        held = (self._index["table"] >= 0).nonzero()[:, 0]
+        slots[self._index["table"][held]] = held
+        return [
+            Patch(rows, self._table.rows(index), len(slots), 0),
+            Patch(slots[index].cpu(), {"table": rows}, self.slots + 1, -1),
+        ]
+
+    def unpatched(self) -> dict[str, Tensor]:
+        """Counters."""
+        counters = {name: self._index[name].cpu().clone() for name in ("counts", "used")}
+        return counters | {"seen": torch.tensor(self.seen, device="cpu")}
+
+    def salvage(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A sound state with the entries that are left: each queue closes up, in the order of the stream."""
+        slots = (state["table"][:-1] >= 0).nonzero()[:, 0]
+        rows = state["table"][slots]
+        order = state["numbers"][rows].argsort()
+        queues, rows = slots[order] // self.capacity, rows[order]
+        keep = torch.ones_like(queues, dtype=torch.bool)
+        arrived = running_counts(queues, keep, self.queues)
+        places = arrived.gather(1, queues[:, None])[:, 0] - 1 if len(queues) else queues
+        table = torch.full_like(state["table"], -1)
+        table[queues * self.capacity + places] = torch.arange(1, len(rows) + 1, device="cpu")
+        table[-1] = SPARE_ROW
+        spare = torch.tensor([SPARE_ROW], device="cpu")
+        return {
+            **{name: state[name][torch.cat([spare, rows])] for name in self.columns},
+            "table": table,
+            "counts": torch.bincount(queues, minlength=self.queues),
+            "used": torch.tensor(len(rows) + 1, device="cpu"),
+            "seen": state["seen"],
+        }
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:

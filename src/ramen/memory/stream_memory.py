@@ -3,16 +3,39 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Patch:
+    """New values of some rows of tensors in a memory's state.
+
+    Attributes:
+        places: The rows, ``(n,)``.
+        values: By the name of a tensor, ``(n, ...)`` each.
+        length: How many rows these tensors have now.
+        fill: What rows hold that no patch has named so far.
+    """
+
+    places: Tensor
+    values: dict[str, Tensor]
+    length: int
+    fill: int
 
 
 class StreamMemory(ABC):
     """What a method remembers of a stream, beyond tensors of a fixed size.
 
     A method registers it with ``Method.add_memory``, which then clears, saves, restores and counts it.
+
+    Attributes:
+        seen: How many images have been offered so far, if the memory counts them.
     """
+
+    seen = 0
 
     @abstractmethod
     def clear(self) -> None:
@@ -33,6 +56,30 @@ class StreamMemory(ABC):
     @abstractmethod
     def most_bytes(self) -> int:
         """The most that it will ever take."""
+
+    # -- for states that are saved bit by bit -------------------------------------------------------
+
+    def changed_rows(self, since: int) -> Tensor | None:
+        """The rows that were written when the stream had ``since`` images or more, on the CPU.
+
+        None if the memory does not know: then only its whole state will do.
+        """
+        return None
+
+    def patches(self, rows: Tensor) -> list[Patch]:
+        """What of the state belongs to these rows, as copies on the CPU.
+
+        The patches of all rows, on top of ``unpatched``, are the whole state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not know which rows changed")
+
+    def unpatched(self) -> dict[str, Tensor]:
+        """Copies of the parts of the state that no patch holds."""
+        return self.state()
+
+    def salvage(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A sound state of what is left in one that lacks some patches; the same if nothing can be done."""
+        return dict(state)
 
     # -- for recorded steps -------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ and can then be reset, saved, restored and measured. ``ramen.testing.check_metho
 whole contract.
 """
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,13 +32,15 @@ from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
 _Memory = TypeVar("_Memory", bound=StreamMemory)
+_CONTENT = "content."  # before the names of what a saved state holds of the stream
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class Method(DeclaredState, ABC):
     """A test-time adaptation method on a zero-shot classifier.
 
-    One object is one stream; it serves one thread at a time.
+    One object is one stream. It serves one thread at a time: a second one that calls it meanwhile gets a
+    RuntimeError, and nothing happens to the stream. ``ramen.Predictor`` serves many threads.
 
     Args:
         classifier: What it adapts; never changed.
@@ -63,6 +67,7 @@ class Method(DeclaredState, ABC):
         # given the size of the first images, for what can only be chosen then
         self.on_first_images: Callable[[tuple[int, int]], None] | None = None
         self.images_seen = 0
+        self._one_caller = _OneCaller()
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
         self._recorder = classifier.recorder()
         self._records = self._recorder.records_on(classifier.device)
@@ -128,10 +133,10 @@ class Method(DeclaredState, ABC):
         tags = _check_tags(tags, len(images))
         if return_support and not self.retrieves:
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
-        if self.on_first_images is not None:
-            self.on_first_images((images.shape[2], images.shape[3]))
         home, device = images.device, self.classifier.device
-        with plain_numerics(), torch.no_grad():
+        with self._one_caller, plain_numerics(), torch.no_grad():
+            if self.on_first_images is not None:
+                self.on_first_images((images.shape[2], images.shape[3]))
             usable, images = finite_rows(images).to(device), finite_or_zero(images).to(device)
             if self._records and self.records_steps:
                 answer = self._recorded_steps(self, images, usable, tags, return_support)
@@ -179,9 +184,10 @@ class Method(DeclaredState, ABC):
     @plain_numerics()
     def reset(self) -> None:
         """Back to fresh."""
-        self.clear()
-        self.images_seen = 0
-        self._refused.zero_()
+        with self._one_caller:
+            self.clear()
+            self.images_seen = 0
+            self._refused.zero_()
 
     # -- recorded steps -----------------------------------------------------------------------------
 
@@ -236,23 +242,45 @@ class Method(DeclaredState, ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue, as tensors; safetensors and ``torch.save`` take it as it is."""
+        with self._one_caller:
+            content = self.content()
+            return self.state_frame() | {f"{_CONTENT}{name}": tensor for name, tensor in content.items()}
+
+    def state_frame(self) -> dict[str, Tensor]:
+        """A saved state without its content: what it belongs to, and how many images it has seen."""
         return {
             "header": _saved_state.write_header(self._identity()),
             "class_embeddings": self.classifier.class_embeddings.clone(),
             "images_seen": torch.tensor(self.images_seen, device="cpu"),
             "images_refused": self._refused.clone(),
-            **{f"content.{name}": tensor for name, tensor in self.content().items()},
         }
 
     @plain_numerics()
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where ``state`` was taken; a ValueError says what differs and changes nothing."""
-        undo = self.adopt(_saved_state.saved_parameters(state))
-        try:
-            self._load(state)
-        except BaseException:
-            undo()
-            raise
+    def load_state_dict(self, state: Mapping[str, Tensor], *, salvage: bool = False) -> None:
+        """Continue where ``state`` was taken; a ValueError says what differs and changes nothing.
+
+        Args:
+            state: What ``state_dict`` returned.
+            salvage: Entries may be missing from its memories: continue with the others.
+        """
+        with self._one_caller:
+            undo = self.adopt(_saved_state.saved_parameters(state))
+            try:
+                self._load(state, salvage)
+            except BaseException:
+                undo()
+                raise
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, completely or not at all, with a checksum per tensor.
+
+        The file is in the format of safetensors.
+        """
+        _saved_state.write_file(path, self.state_dict())
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continue where ``save`` wrote ``path``; a ValueError names what is wrong and changes nothing."""
+        self.load_state_dict(_saved_state.read_file(path))
 
     def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
         """For methods that choose parameters: use those of a state before it is compared and loaded.
@@ -265,14 +293,37 @@ class Method(DeclaredState, ABC):
         """
         return lambda: None
 
-    def _load(self, state: Mapping[str, Tensor]) -> None:
+    def _load(self, state: Mapping[str, Tensor], salvage: bool) -> None:
         images_seen, refused = _saved_state.check(
             state, self._identity(), self.classifier.class_embeddings, self.later_parameters
         )
-        prefix = "content."
-        self.restore({name[len(prefix) :]: state[name] for name in state if name.startswith(prefix)})
+        content = {name.removeprefix(_CONTENT): state[name] for name in state if name.startswith(_CONTENT)}
+        self.restore(self.salvage(content) if salvage else content)
         self.images_seen = images_seen
         self._refused.fill_(refused)
+
+
+class _OneCaller:
+    """A ``with`` block that one thread at a time may be in; it may enter it again.
+
+    Any other thread gets a RuntimeError instead of a mix-up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                "this method is being called by another thread, and serves one at a time: use a lock, one "
+                "method per thread, or ramen.Predictor, which serves many threads"
+            )
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type["_OneCaller"], tuple[()]]:
+        return _OneCaller, ()  # a copy of a method is a method of its own; locks themselves cannot be copied
 
 
 def check_classifier(classifier: object) -> ZeroShotClassifier:

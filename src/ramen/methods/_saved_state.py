@@ -1,19 +1,43 @@
-"""What a saved state belongs to: written into it, and compared before it is loaded."""
+"""What a saved state belongs to: written into it, and compared before it is loaded. States as files."""
 
 import json
 import math
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ramen.memory.stream_memory import expect, expect_at_least
+from ramen.utils.atomic_files import atomic_write
+from ramen.utils.sealed_tensors import DamagedError, seal, unseal
 
 VERSION = 1
 _REQUIRED = ("header", "class_embeddings", "images_seen", "images_refused")
 # Text towers give slightly different embeddings on different devices; other prompts differ far more.
 _SAME_EMBEDDINGS = 1e-3
+
+
+class ForeignStateError(ValueError):
+    """A state of another model, class list, method or version."""
+
+
+def write_file(path: str | os.PathLike[str], state: Mapping[str, Tensor]) -> None:
+    """Write a state to a file, with checksums, completely or not at all."""
+    pieces = seal({name: tensor.cpu() for name, tensor in state.items()}, {"format": "ramen state"})
+    with atomic_write(Path(path)) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """What ``write_file`` has written; ValueError if it is damaged."""
+    try:
+        return unseal(bytearray(Path(path).read_bytes()))[0]
+    except DamagedError as error:
+        raise DamagedError(f"{os.fspath(path)} is damaged, or no saved state: {error}") from None
 
 
 def write_header(identity: Mapping[str, Any]) -> Tensor:
@@ -60,7 +84,7 @@ def check(
     if not found and not _same(state["class_embeddings"], class_embeddings):
         found = ["the class embeddings are not the same (templates or text encoder)"]
     if found:
-        raise ValueError(f"this state belongs to something else: {'; '.join(found)}")
+        raise ForeignStateError(f"this state belongs to something else: {'; '.join(found)}")
     counts = state["images_seen"], state["images_refused"]
     for name, count in zip(("images_seen", "images_refused"), counts, strict=True):
         expect(name, count, torch.int64, ())

@@ -1,6 +1,6 @@
 """What a method keeps of a stream: declared once, and then reset, saved, checked, restored and counted."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -64,11 +64,13 @@ class DeclaredState:
 
     Attributes:
         memories: By the prefix of their names in a saved state.
+        epoch: Changes whenever the content is replaced as a whole, by ``clear`` or ``restore``.
     """
 
     info: ClassVar[MethodInfo]
 
     def __init__(self) -> None:
+        self.epoch = 0
         self.memories: dict[str, StreamMemory] = {}
         self._states: dict[str, StateTensor] = {}
 
@@ -112,6 +114,7 @@ class DeclaredState:
 
     def clear(self) -> None:
         """Forget what the stream has taught."""
+        self.epoch += 1
         for name, declared in self._states.items():
             declared.place.copy_(declared.default)
             setattr(self, name, declared.place)
@@ -136,11 +139,28 @@ class DeclaredState:
         for prefix, memory in self.memories.items():
             memory.check(parts[prefix])
         self.check_content(content)
+        self.epoch += 1
         for prefix, memory in self.memories.items():
             memory.restore(parts[prefix])
         for name, declared in self._states.items():
             declared.place.copy_(own[name])
             setattr(self, name, declared.place)
+
+    def unpatched_content(self, in_patches: Collection[str]) -> dict[str, Tensor]:
+        """Copies of the content, without what is in the patches of the memories with these prefixes."""
+        content = {name: declared.place.clone() for name, declared in self._states.items()}
+        for prefix, memory in self.memories.items():
+            state = memory.unpatched() if prefix in in_patches else memory.state()
+            content |= {prefix + name: tensor for name, tensor in state.items()}
+        return content
+
+    def salvage(self, content: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sound content of what is left in one that lacks some patches of its memories."""
+        salvaged = dict(content)
+        for prefix, memory in self.memories.items():
+            part = memory.salvage(self._part(prefix, content))
+            salvaged |= {prefix + name: tensor for name, tensor in part.items()}
+        return salvaged
 
     def _part(self, prefix: str, content: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What of a saved state belongs to a memory; one without a prefix has what nobody else has."""

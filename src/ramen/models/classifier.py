@@ -17,6 +17,7 @@ from ramen.images.preprocess import Preprocess
 from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts
 from ramen.models.open_clip import TextEncoder, load_open_clip, text_encoder
+from ramen.models.pixel_range import PixelRangeCheck
 from ramen.utils.checks import number
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
@@ -86,6 +87,7 @@ class ZeroShotClassifier:
         self.encode_text = encode_text
         self.encoder = _wrap(encoder, preprocess, device, dtype, self.fused)
         self._preprocess = None if preprocess is None else preprocess.to(self.device)
+        self._check_range = None if preprocess is None else PixelRangeCheck(preprocess.mean, preprocess.std)
 
         vectors = class_embeddings.detach().to(self.device, torch.promote_types(self.dtype, torch.float32))
         self.template_embeddings = F.normalize(vectors, dim=-1) if vectors.ndim == 3 else None
@@ -176,6 +178,8 @@ class ZeroShotClassifier:
             raise ValueError(f"images must be {expected}, got {came}")
         if len(images) == 0:
             raise ValueError("images must hold at least one image, got an empty batch")
+        if self._check_range is not None:
+            self._check_range(images)
         return images
 
     def encode(

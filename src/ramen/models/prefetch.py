@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ramen.images.preprocess import ImageInput, Preprocess
+from ramen.images.image_inputs import ImageInput
+from ramen.images.preprocess import Preprocess
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import parse_dtype, upload

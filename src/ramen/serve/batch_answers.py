@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.methods import Method, Prediction, entropy
+from ramen.methods import Method, entropy
+from ramen.methods._answers import Prediction
 from ramen.serve.result import Result
 from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, plain_numerics

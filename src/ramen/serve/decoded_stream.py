@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from ramen.serve.decoders import DecodedSource, Decoder
@@ -184,27 +184,32 @@ class DecodedStream:
         try:
             return workers.run_alone(self._decoder.decode, source)
         except BrokenExecutor:
-            error = (
-                f"{source.key} cannot be decoded: the process that tried to died, of the image or of memory"
-            )
+            error = f"{source.key} cannot be decoded: the process died of it, or memory ran out"
             return DecodedSource(source.key, None, error)
 
     # -- the end ----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the thread, and wake up whoever waits for a batch; does nothing the second time.
-
-        A thread that is inside the caller's iterable ends as soon as that returns.
-        """
-        if self._stopped.is_set():
-            return
+        """Ask the thread to end, and wake up whoever waits for a batch."""
         self._stopped.set()
         self._space.release()
         self._groups.put(_End(None))
+
+    def join(self, patience: float = _PATIENCE) -> None:
+        """Wait for the end, but not for long if the thread is inside the caller's iterable.
+
+        It ends as soon as that returns.
+        """
         if threading.current_thread() is not self._thread:  # on which a generator may be collected as garbage
-            self._thread.join(_PATIENCE)
+            self._thread.join(patience)
+        with suppress(queue.Empty):
+            while True:
+                left = self._groups.get_nowait()
+                if isinstance(left, _Group):
+                    left.decoded.cancel()
+        self._groups.put(_End(None))  # somebody may still be waiting
         if isinstance(self._workers, ThreadPoolExecutor):  # this stream's own
-            self._workers.shutdown(wait=True, cancel_futures=True)
+            self._workers.shutdown(wait=True)
 
 
 def _left(deadline: float | None) -> float | None:
@@ -233,6 +238,7 @@ class DecodedStreams:
         self._open: set[DecodedStream] = set()
         self._processes: WorkerProcesses | None = None
         self._users = 0  # of the processes
+        self._stopped = False
         self._owner = os.getpid()
 
     @contextmanager
@@ -252,6 +258,8 @@ class DecodedStreams:
             )
             with self._lock:
                 self._open.add(stream)
+                if self._stopped:
+                    stream.stop()
             try:
                 yield stream
             finally:
@@ -259,6 +267,7 @@ class DecodedStreams:
                     with self._lock:
                         self._open.discard(stream)
                     stream.stop()
+                    stream.join()
 
     @contextmanager
     def _workers_for_one(self) -> Generator[_Workers, None, None]:
@@ -285,11 +294,15 @@ class DecodedStreams:
         processes.shutdown()
 
     def stop(self) -> None:
-        """Stop all streams; whoever reads one gets a ``StreamClosedError``."""
+        """Stop all streams for good; whoever reads one gets a ``StreamClosedError``."""
         with self._lock:
+            self._stopped = True
             streams = list(self._open)
             processes, self._processes = self._processes, None
         for stream in streams:
             stream.stop()
+        end = time.monotonic() + _PATIENCE  # for all of them together
+        for stream in streams:
+            stream.join(_left(end) or 0.0)
         if processes is not None:
             processes.shutdown()

@@ -19,6 +19,8 @@ from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
 from ramen.images.preprocess import Preprocess
 from ramen.serve.sources import NoImage, Source
 
+_UNNAMED = "images: image 0"  # what preprocessing calls an image
+
 
 class DecodedSource(NamedTuple):
     """A source with its pixels ``(3, H, W)``, or with an error that names it."""
@@ -77,6 +79,9 @@ class Decoder:
 
 
 def _describe(key: str, error: Exception) -> str:
+    message = str(error) or type(error).__name__
     if isinstance(error, UnreadableImageError):
-        return str(error)  # names the key
-    return f"{key} cannot be read as an image: {str(error) or type(error).__name__}"
+        return message  # names the key
+    if message.startswith(_UNNAMED):
+        return key + message.removeprefix(_UNNAMED)
+    return f"{key} cannot be read as an image: {message}"

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -42,20 +41,20 @@ class Counts:
     refused: int = 0
 
 
-class Store(Protocol):
-    """What keeps a method's state; see ``ramen.serve.store``."""
+class _Store(Protocol):
+    """What keeps a method's state: see ``ramen.serve.store``."""
 
-    answers: tuple[Result, ...]
-    recovered: str | None
+    @property
+    def answers(self) -> tuple[Result, ...]: ...
 
-    def save(self, results: Sequence[Result]) -> None:
-        """Keep the state after a batch, with the batch's results."""
+    @property
+    def recovered(self) -> str | None: ...
 
-    def flush(self) -> None:
-        """Wait until everything is written."""
+    def save(self, results: Sequence[Result]) -> None: ...
 
-    def close(self) -> None:
-        """Write everything and let go of the location."""
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Predictor:
@@ -104,7 +103,7 @@ class Predictor:
         max_delay: float | None = None,
         workers: int = 0,
         save_every: Any = "batch",
-        formats: Sequence[str] = DEFAULT_FORMATS,
+        formats: tuple[str, ...] = DEFAULT_FORMATS,
         max_pixels: int = MAX_PIXELS,
         max_bytes: int = MAX_BYTES,
         orient: bool = True,
@@ -113,7 +112,7 @@ class Predictor:
             raise TypeError(f"method must be a ramen.Method, got {type(method).__name__}")
         self._decoder = Decoder(
             method.classifier.preprocess,
-            DecodingSettings(tuple(formats), max_pixels, max_bytes, orient),
+            DecodingSettings(formats, max_pixels, max_bytes, orient),
         )
         self._streams = DecodedStreams(
             self._decoder,
@@ -147,9 +146,9 @@ class Predictor:
     def classify(self, sources: object) -> Generator[Result, None, None]:
         """One result per source, in order, as soon as its batch is answered.
 
-        Sources are requested by a thread, about two batches ahead of the results. An exception that ``sources``
-        itself raises is raised here, after the results for everything that came before it. Whoever stops
-        reading, by ``break`` or ``close()``, ends what was started for these results.
+        Sources are requested by a thread, about two batches ahead of the results. An exception that
+        ``sources`` itself raises is raised here, after the results for everything that came before it.
+        Whoever stops reading, by ``break`` or ``close()``, ends what was started for these results.
 
         Args:
             sources: Paths of files or folders, patterns such as ``"photos/**/*.jpg"``, ``bytes``, binary file
@@ -164,11 +163,12 @@ class Predictor:
         with self._streams.open(expand(sources)) as stream:
             while batch := stream.batch():
                 yield from self._answer(batch)
+                self._check_usable()  # a fork would wait in vain for the next batch
 
     def classify_one(self, source: object) -> Result:
         """The result for a single image, which is decoded in this thread and answered alone."""
         self._check_usable()
-        found = list(islice(expand([source]), 2))
+        found = list(islice(expand(source), 2))
         if len(found) == 1:
             image = found[0]
         else:
@@ -178,9 +178,9 @@ class Predictor:
         return self._answer([self._decoder.decode(self._decoder.detach(image))])[0]
 
     def _answer(self, batch: Sequence[DecodedSource]) -> list[Result]:
-        images = [source for source in batch if source.pixels is not None]
-        keys = [source.key for source in images]
-        pixels = torch.from_numpy(np.stack([source.pixels for source in images])) if images else None
+        images = [(source.key, source.pixels) for source in batch if source.pixels is not None]
+        keys = [key for key, _ in images]
+        pixels = torch.from_numpy(np.stack([pixels for _, pixels in images])) if images else None
         with self._lock:
             self._check_usable()
             answered = BatchResults([]) if pixels is None else self._answers.answer(keys, pixels)
@@ -252,7 +252,7 @@ class Predictor:
             raise RuntimeError("this predictor is closed")
 
 
-def _open_store(location: str | os.PathLike[str] | None, method: Method, save_every: Any) -> Store | None:
+def _open_store(location: str | os.PathLike[str] | None, method: Method, save_every: Any) -> _Store | None:
     if location is None:
         if save_every != "batch":
             raise ValueError(f"save_every={save_every!r} needs a store, got store=None")

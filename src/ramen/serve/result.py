@@ -41,20 +41,7 @@ class Result:
     @classmethod
     def failed(cls, key: str, error: str, state_version: int) -> "Result":
         """The result for a source without an answer."""
-        nothing = {
-            name: None for name in ("label", "probability", "zero_shot_label", "zero_shot_probability")
-        }
-        return cls(
-            key,
-            **nothing,
-            top=(),
-            adapted=False,
-            support=None,
-            state_version=state_version,
-            entropy=None,
-            zero_shot_entropy=None,
-            error=error,
-        )
+        return cls(key, None, None, None, None, (), False, None, state_version, None, None, error)
 
     @property
     def changed(self) -> bool:

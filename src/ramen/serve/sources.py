@@ -54,8 +54,8 @@ def expand(sources: object) -> Generator[Source, None, None]:
     - A string or ``os.PathLike`` is a file, or a folder with everything below it: the files that are named
       like images, sorted, without hidden ones. Its key is its path.
     - A string with ``*``, ``?`` or ``[`` that names no file is a pattern, as in ``glob`` with ``**`` for any
-      depth. All files that match count, in sorted order; folders that match count with what is in them, unless
-      the pattern has ``**`` and thus finds that itself.
+      depth. All files that match count, in sorted order; folders that match count with what is in them,
+      unless the pattern has ``**`` and thus finds that itself.
     - ``bytes``, binary file objects, PIL images, arrays and uint8 tensors ``(3, H, W)`` are images. A uint8
       array or tensor of four dimensions is one image after another. The key is "image N", with the place N in
       the stream.

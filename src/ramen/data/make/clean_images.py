@@ -116,7 +116,7 @@ def _from_npz(path: Path) -> CleanImages:
 
 
 def _from_folder(root: Path, cifar_folder: str, cifar_file: str) -> CleanImages:
-    from ramen.images.preprocess import open_image
+    from ramen.images.image_inputs import open_rgb
 
     files = list_images_by_class(
         root, f"; it has no {cifar_file}, {cifar_folder}/{cifar_file} or images.npy either"
@@ -125,7 +125,7 @@ def _from_folder(root: Path, cifar_folder: str, cifar_file: str) -> CleanImages:
     labels: list[int] = []
     classes = sorted({path.parent.name for path in files})
     for path in files:
-        image = np.asarray(open_image(path).convert("RGB"))
+        image = np.asarray(open_rgb(path))
         if images and image.shape != images[0].shape:
             raise ValueError(
                 f"{path} has {image.shape[1]} x {image.shape[0]} pixels, the images before it "

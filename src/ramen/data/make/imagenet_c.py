@@ -126,11 +126,11 @@ def _make_block(block: _Block) -> None:
 
 @lru_cache(maxsize=1)
 def _read_images(files: tuple[Path, ...]) -> NDArray[np.uint8]:
-    from ramen.images.preprocess import MAX_PIXELS, open_image
+    from ramen.images.image_inputs import MAX_PIXELS, open_rgb
 
     images = []
     for path in files:
-        image = open_image(path).convert("RGB")
+        image = open_rgb(path)
         short = min(image.size)
         width, height = (_RESIZED if side == short else int(_RESIZED * side / short) for side in image.size)
         if width * height > MAX_PIXELS:

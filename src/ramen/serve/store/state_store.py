@@ -1,0 +1,282 @@
+"""The state of a method in a store: read when it is opened, and written batch by batch."""
+
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ramen.memory.stream_memory import Patch
+from ramen.methods._base import Method
+from ramen.serve.result import Result
+from ramen.serve.store.opening import Opened, read_store
+from ramen.serve.store.records import write_record
+from ramen.serve.store.remote_segments import RemoteSegments
+from ramen.serve.store.replay import NamedPatch, grown, record_content
+from ramen.serve.store.save_times import SaveTimes
+from ramen.serve.store.segments import LocalSegments, Segments
+from ramen.utils.sealed_tensors import total_bytes
+
+log = logging.getLogger("ramen")
+
+_LEAST_LIMIT = 2**18  # bytes that a log may have, however small the memory is
+# Shares of what a log may have at most:
+_SEGMENT = 1 / 16  # what one segment has
+_CLEANING = 0.8  # from which on the oldest segment is cleaned, a few rows at a time
+_HURRY = 0.95  # from which on it is cleaned at once
+_PACE = 2  # rows that are written once more, per new row
+_NO_COPIES = torch.empty(0, dtype=torch.int32)
+
+
+def open_store(
+    location: str | os.PathLike[str], method: Method, *, save_every: int | str = "batch"
+) -> "StateStore":
+    """Open the store at a folder or fsspec URL; ``method`` continues with the state that is in it.
+
+    Args:
+        location: A folder, created if it is missing, or a URL such as "s3://bucket/camera-1".
+        method: A state in the store replaces what it has learned so far.
+        save_every: When what was learned is written: after each "batch", after that many images, or after so
+            many seconds, such as "10s".
+
+    Raises:
+        ValueError: The state is of another model, class list or method; it stays as it is.
+        LockedError: Another process uses the store.
+    """
+    return StateStore(_segments(location), method, SaveTimes(save_every))
+
+
+def _segments(location: str | os.PathLike[str]) -> Segments:
+    text = os.fspath(location)
+    if "://" not in text:
+        return LocalSegments(Path(text).expanduser())
+    try:
+        import fsspec
+    except ImportError:
+        raise ImportError("a store at a URL needs fsspec: pip install 'ramen-tta[remote]'") from None
+    filesystem, path = fsspec.core.url_to_fs(text)
+    return RemoteSegments(filesystem, path)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A record on its way to the disk, and what will be true when it is there."""
+
+    segment: int
+    content: tuple[dict[str, Tensor], dict[str, str]]
+    copies: dict[str, Tensor]  # by a memory's prefix: the segment of each row's newest copy
+    seen: dict[str, int]  # by the same: the images of the stream that it covers
+    epoch: int
+    images: int
+
+
+class StateStore:
+    """Writes what a method learns, in the background; ``open_store`` opens one.
+
+    It is used by one thread at a time, and the method must not be called while it saves.
+
+    Attributes:
+        answers: The results of the last batch that the store has learned from, when it was opened.
+        recovered: What had to be repaired when it was opened, in words; None if nothing.
+        failures: How many times what was learned could not be written.
+    """
+
+    def __init__(self, segments: Segments, method: Method, times: SaveTimes) -> None:
+        self._segments, self._method, self._times = segments, method, times
+        self.failures = 0
+        with ExitStack() as opening:
+            opening.enter_context(segments.lock())
+            found = read_store(segments, method)
+            self._stack = opening.pop_all()
+        self._adopt(found)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ramen-store")
+        self._stack.callback(self._pool.shutdown)
+        self._pending: tuple[_Write | None, Future[int]] | None = None
+        self._unsaved: Sequence[Result] = found.answers  # of the last batch, once there is one
+        self._learned = 0  # images since the last write
+        if found.rewrite:
+            self._begin_write()
+            self._settle()
+
+    def _adopt(self, found: Opened) -> None:
+        self.answers, self.recovered = found.answers, found.recovered
+        self._copies, self._sizes, self._counts = found.copies, found.sizes, found.counts
+        self._damaged = found.damaged
+        # After reading: a state may bring its own capacity and codec.
+        self._limit = max(_LEAST_LIMIT, 2 * self._method.memory_bytes())
+        self._number = max(found.sizes, default=0)  # of the newest segment; this process begins a new one
+        self._active: int | None = None
+        has_rows = (prefix for prefix, m in self._method.memories.items() if m.changed_rows(0) is not None)
+        self._with_rows = tuple(has_rows)
+        # Of the content that was replaced last, this much is on the disk; None: nothing of it.
+        self._epoch = None if found.rewrite or not found.sizes else self._method.epoch
+        self._saved = self._seen()
+
+    # -- what the predictor calls -------------------------------------------------------------------
+
+    def save(self, results: Sequence[Result]) -> None:
+        """Write what the batch with these results has taught, if it is time to.
+
+        Returns before it is on the disk, but not before what was written last is. If it cannot be written,
+        that is logged, and tried again with the next batch: the stream goes on.
+        """
+        self._settle()
+        self._unsaved = results
+        self._learned += len(results)
+        if self._times.due(self._learned, patient=not self._with_rows):
+            self._begin_write()
+
+    def flush(self) -> None:
+        """Wait until all that was learned is on the disk; raises why it cannot be written."""
+        error = self._settle()
+        if self._learned:
+            self._begin_write()
+            error = self._settle()
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Write the rest and leave the store to others."""
+        try:
+            self.flush()
+        except Exception:
+            log.exception("what was learned last could not be saved")
+        finally:
+            self._stack.close()
+
+    @property
+    def bytes(self) -> int:
+        """What the store has on the disk."""
+        return sum(self._sizes.values())
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def _begin_write(self) -> None:
+        self._times.started()
+        try:
+            write = self._prepare()
+        except Exception as error:  # no memory for a copy, say
+            failed: Future[int] = Future()
+            failed.set_exception(error)
+            self._pending = None, failed
+            return
+        self._learned = 0
+        self._pending = write, self._pool.submit(self._append, write)
+
+    def _append(self, write: _Write) -> int:
+        pieces = write_record(*write.content)
+        self._segments.append(write.segment, pieces)
+        return total_bytes(pieces)
+
+    def _settle(self) -> Exception | None:
+        """Wait for what is being written; the error if it failed, in which case it will be tried again."""
+        if self._pending is None:
+            return None
+        write, future = self._pending
+        self._pending = None
+        try:
+            size = future.result()
+        except Exception as error:  # each kind of file system has errors of its own
+            self._fail(write, error)
+            return error
+        assert write is not None
+        self._times.ended()
+        self._commit(write, size)
+        return None
+
+    def _fail(self, write: _Write | None, error: Exception) -> None:
+        self.failures += 1
+        self._learned += 0 if write is None else write.images
+        self._active = None  # its end may be damaged: continue in a new segment
+        if self.failures.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... time
+            log.error(
+                "what was learned could not be saved (%s); answers go on, and it is tried again with the "
+                "next batch (%d times so far)",
+                error,
+                self.failures,
+            )
+
+    def _prepare(self) -> _Write:
+        """A record of all that is not on the disk yet, and of some old rows if the log is long."""
+        method = self._method
+        is_fresh = self._epoch != method.epoch
+        starts = self._begins_segment(is_fresh)
+        segment = self._number + 1 if starts else self._number
+        rows = {prefix: self._rows_to_write(prefix, is_fresh) for prefix in self._with_rows}
+        patches = [
+            NamedPatch(_named(patch, prefix), prefix if place == 0 else None)
+            for prefix, chosen in rows.items()
+            for place, patch in enumerate(method.memories[prefix].patches(chosen))
+        ]
+        copies = self._copies_with(rows, segment, is_fresh)
+        frame = method.state_frame()
+        if not starts:  # which its first record has
+            frame = {name: frame[name] for name in ("images_seen", "images_refused")}
+        content = {f"content.{n}": t for n, t in method.unpatched_content(self._with_rows).items()}
+        whole = {name: tensor.cpu() for name, tensor in {**frame, **content}.items()}
+        alive = _segments_in(copies)
+        facts = {
+            "fresh": is_fresh,
+            "segments": {str(number): n for number, n in self._counts.items() if number in alive},
+            "answers": [result.to_dict() for result in self._unsaved],
+        }
+        record = record_content(whole, patches, facts)
+        return _Write(segment, record, copies, self._seen(), method.epoch, self._learned)
+
+    def _copies_with(self, rows: dict[str, Tensor], segment: int, is_fresh: bool) -> dict[str, Tensor]:
+        """Where the newest copy of each row is, once these are in ``segment``."""
+        copies = {}
+        for prefix, chosen in rows.items():
+            before = _NO_COPIES if is_fresh else self._copies.get(prefix, _NO_COPIES)
+            copies[prefix] = grown(before, int(chosen.max()) + 1, -1).clone()
+            copies[prefix][chosen] = segment
+        return copies
+
+    def _begins_segment(self, is_fresh: bool) -> bool:
+        full = self._sizes.get(self._number, 0) > _SEGMENT * self._limit
+        return self._active is None or is_fresh or full or not self._with_rows
+
+    def _rows_to_write(self, prefix: str, is_fresh: bool) -> Tensor:
+        memory = self._method.memories[prefix]
+        new = memory.changed_rows(0 if is_fresh else self._saved[prefix])
+        assert new is not None
+        old = torch.empty(0, dtype=torch.int64) if is_fresh else self._rows_to_move(prefix, len(new))
+        return torch.cat([new, old]).unique() if len(old) else new
+
+    def _rows_to_move(self, prefix: str, new: int) -> Tensor:
+        """Rows that are alive in the oldest segment, which is to be removed, if the log is long."""
+        used, copies = self.bytes / self._limit, self._copies.get(prefix, _NO_COPIES)
+        older = [number for number in self._sizes if number != self._active]
+        if used < _CLEANING or not older:
+            return torch.empty(0, dtype=torch.int64)
+        alive = (copies == min(older)).nonzero()[:, 0]
+        return alive if used > _HURRY else alive[: _PACE * new]
+
+    def _commit(self, write: _Write, size: int) -> None:
+        self._epoch, self._saved, self._copies = write.epoch, write.seen, write.copies
+        self._active = self._number = write.segment
+        self._sizes[write.segment] = self._sizes.get(write.segment, 0) + size
+        self._counts[write.segment] = self._counts.get(write.segment, 0) + 1
+        alive = _segments_in(self._copies) | {write.segment}
+        for number in [number for number in self._sizes if number not in alive]:
+            if number not in self._damaged:  # which were set aside
+                self._segments.remove(number)
+            del self._sizes[number], self._counts[number]
+
+    def _seen(self) -> dict[str, int]:
+        return {prefix: self._method.memories[prefix].seen for prefix in self._with_rows}
+
+
+def _segments_in(copies: dict[str, Tensor]) -> set[int]:
+    """The segments that have the newest copy of a row."""
+    return {int(number) for each in copies.values() for number in each.unique()}
+
+
+def _named(patch: Patch, prefix: str) -> Patch:
+    values = {f"content.{prefix}{name}": tensor for name, tensor in patch.values.items()}
+    return Patch(patch.places, values, patch.length, patch.fill)

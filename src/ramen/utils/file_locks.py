@@ -1,0 +1,74 @@
+"""Locks between processes that end with the process that holds them, however it ends."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class LockedError(RuntimeError):
+    """Another process holds a lock."""
+
+
+@contextmanager
+def file_lock(file: Path, doing: str, *, trust_hosts: bool = False) -> Iterator[None]:
+    """Hold the lock that ``file`` stands for; LockedError if another process holds it.
+
+    The system releases the lock when a process ends.
+
+    Args:
+        file: Created if it is missing, and removed at the end.
+        doing: What the holder does, for the message: "is running this experiment".
+        trust_hosts: Also respect a file that names another host, even if it is not locked here: not every
+            shared folder passes locks on between hosts.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = _acquire(file, doing, trust_hosts)
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        yield
+    finally:
+        file.unlink(missing_ok=True)  # still locked: whoever has just opened it sees that it is gone
+        os.close(handle)
+
+
+def _acquire(file: Path, doing: str, trust_hosts: bool) -> int:
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = _owner(handle)
+            os.close(handle)
+            who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
+            raise LockedError(f"{who} {doing} ({file}): wait for it, or stop it") from None
+        owner = _owner(handle)
+        if trust_hosts and owner.get("host", socket.gethostname()) != socket.gethostname():
+            os.close(handle)
+            who = f"process {owner.get('pid', '?')} on {owner['host']}"
+            raise LockedError(f"{who} {doing}; if it has ended, remove {file}")
+        if _is_same_file(handle, file):
+            return handle
+        os.close(handle)  # its last owner removed it in the meantime
+
+
+def _is_same_file(handle: int, file: Path) -> bool:
+    try:
+        there = file.stat()
+    except FileNotFoundError:
+        return False
+    own = os.fstat(handle)
+    return (own.st_ino, own.st_dev) == (there.st_ino, there.st_dev)
+
+
+def _owner(handle: int) -> dict[str, Any]:
+    try:
+        owner = json.loads(os.pread(handle, 4096, 0) or b"{}")
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}

@@ -1,0 +1,15 @@
+"""A decoder that ends its process, as a hostile file or the system's hunt for memory may."""
+
+import os
+
+from ramen.serve.decoders import DecodedSource, Decoder
+from ramen.serve.sources import Source
+
+
+class CrashingDecoder(Decoder):
+    """Dies of every source whose key begins with "deadly"."""
+
+    def decode(self, source: Source) -> DecodedSource:
+        if source.key.startswith("deadly"):
+            os._exit(3)
+        return super().decode(source)
