@@ -1,4 +1,4 @@
-"""``ramen classify`` in processes of its own that start quickly: they are forked from one that has imported all.
+"""``ramen classify`` in processes that start quickly: they are forked from one that has imported all.
 
 That process has one thread and no open files of ours, unlike the one that runs the tests.
 """

@@ -47,6 +47,27 @@ def test_a_batch_is_in_the_output_before_the_next_is_answered(files, out):
     assert keys(out) == files
 
 
+def test_what_was_learned_is_on_disk_before_the_results_are(files, out, monkeypatch):
+    predictor, order = FakePredictor(4), []
+    monkeypatch.setattr(predictor, "flush", lambda: order.append("state"))
+    with open_output(out, IDENTITY) as output:
+        append = output.append
+        monkeypatch.setattr(output, "append", lambda batch: (order.append("rows"), append(batch)))
+        label_files(predictor, files, output)
+    assert order == ["state", "rows"] * 3
+
+
+def test_a_state_that_cannot_be_written_does_not_stop_the_rows(files, out, monkeypatch):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    predictor = FakePredictor(4)
+    monkeypatch.setattr(predictor, "flush", full)
+    with open_output(out, IDENTITY) as output:
+        label_files(predictor, files, output)
+    assert keys(out) == files
+
+
 def test_after_a_request_to_stop_the_batch_is_the_last(files, out):
     predictor = FakePredictor(4)
     with open_output(out, IDENTITY) as output:

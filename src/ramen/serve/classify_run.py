@@ -57,7 +57,7 @@ class ClassifyRequest:
         dtype: Of the encoder's weights; by default float16 on a GPU.
         batch: Files per batch.
         workers: Processes that decode; by default as many as help.
-        state: A folder that keeps what is learned.
+        state: A folder, or a URL, that keeps what is learned.
         page: Where to write the page of changes.
         sort_into: Where to sort files into folders of classes.
         copy: Copy files there instead of linking to them.
@@ -80,7 +80,7 @@ class ClassifyRequest:
     dtype: str | None = None
     batch: int = 32
     workers: int | None = None
-    state: Path | None = None
+    state: str | None = None
     page: Path | None = None
     sort_into: Path | None = None
     copy: bool = False
@@ -135,7 +135,7 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
             open_output(
                 request.out,
                 _identity(request, classifier),
-                state=request.state,
+                state=_full_name(request.state),
                 retry_failed=request.retry_failed,
             )
         )
@@ -171,6 +171,11 @@ def load_classifier(request: ClassifyRequest) -> ZeroShotClassifier:
             "--model ARCH/FILE or local-dir:FOLDER (`ramen models list` explains the forms), or try "
             f"--model {TINY}, which is included and knows drawings only."
         ) from error
+
+
+def _full_name(state: str | None) -> str | None:
+    """The same for the same folder, wherever the command runs; URLs stay as they are."""
+    return state if state is None or "://" in state else os.path.abspath(os.path.expanduser(state))
 
 
 def _identity(request: ClassifyRequest, classifier: ZeroShotClassifier) -> Identity:
@@ -210,7 +215,7 @@ def _introduction(
     if predictor.recovered is not None:
         yield f"{request.state}: {predictor.recovered}"
     if output.before:
-        yield f"{output.path} has {output.before:,} results already; {len(files):,} files are left"
+        yield f"{output.path} has {output.before:,} results already; files that are left: {len(files):,}"
         if request.state is None and files:
             yield "what was learned then is lost: only --state DIR keeps it from one run to the next"
     elif not files and not request.watch:
@@ -260,7 +265,7 @@ def page_settings(
         "weights": f"sha256 {classifier.fingerprint()['encoder']}",
         "device": f"{classifier.device}, {str(classifier.dtype).removeprefix('torch.')}",
         "files per batch": f"{request.batch:,}",
-        "state": "none: what is learned ends with the run" if request.state is None else str(request.state),
+        "state": request.state or "none: what is learned ends with the run",
         "versions": ", ".join(f"{name} {version}" for name, version in installed.items() if version),
     }
     return PageSettings(
@@ -283,7 +288,7 @@ def _report(request: ClassifyRequest, output: Output, stop: StopRequest) -> Clas
         "out": str(request.out),
         "page": None if request.page is None else str(request.page),
         "sorted_into": None if request.sort_into is None else str(request.sort_into),
-        "state": None if request.state is None else str(request.state),
+        "state": request.state,
         "model": request.model,
         "method": request.method,
         "files": tally.files,

@@ -1,6 +1,7 @@
 """Files into an output: what was interrupted is continued, and every file gets exactly one row."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Protocol
 
@@ -35,6 +36,9 @@ class ResultSource(Protocol):
     def classify(self, sources: object) -> Iterator[Result]:
         """One result per source, in order."""
 
+    def flush(self) -> None:
+        """Wait until what was learned is on disk, if it is kept."""
+
 
 def recover(predictor: ResultSource, output: Output, files: Sequence[str]) -> list[Result]:
     """Results that the state of a killed run has learned and that it could not write; they are written now.
@@ -63,6 +67,9 @@ def label_files(
 ) -> None:
     """Classify files and write the results to the output, batch by batch.
 
+    What was learned from a batch is on disk before its results are: a run that is killed in between finds
+    them in the predictor (``recover``). The other way round, images in the output might never be learned.
+
     Args:
         predictor: What classifies.
         files: Paths, none of which is in the output.
@@ -72,6 +79,8 @@ def label_files(
     """
     wanted = takewhile(lambda _: not stopped(), files)
     for batch in in_batches(predictor, as_sources(wanted)):
+        with suppress(Exception):  # the state cannot be written: that was logged, and is tried again
+            predictor.flush()
         output.append(batch)
         after_batch(batch)
         if stopped():

@@ -52,7 +52,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def classify(*arguments, out="labels.csv", stdin=None, classes=",".join(CLASSES)):
+def classify(*arguments, out="labels.csv", stdin=None, classes="cat,house,boat"):
     command = ["classify", "--out", str(out), "--model", "tiny", "--batch", "8", *map(str, arguments)]
     command += ["--classes", classes] if classes else []
     return CliRunner().invoke(app, command, input=stdin, env={"COLUMNS": "400"})
@@ -186,7 +186,7 @@ def test_every_name_of_a_file(here, drawings):
     before = Path("labels.csv").read_bytes()
     again = classify(*options)
     assert again.exit_code == 0, again.output
-    assert "6 results already; 0 files are left" in again.stderr
+    assert "6 results already; files that are left: 0" in again.stderr
     assert Path("labels.csv").read_bytes() == before
 
 
@@ -280,7 +280,7 @@ def test_the_same_command_adds_what_is_missing(here, drawings):
     before = Path("labels.csv").read_bytes()
     result = classify(*drawings[:20], "--page", "changes.html")
     assert result.exit_code == 0
-    assert "labels.csv has 10 results already; 10 files are left" in result.stderr
+    assert "labels.csv has 10 results already; files that are left: 10" in result.stderr
     assert "only --state DIR keeps it" in result.stderr
     assert Path("labels.csv").read_bytes().startswith(before)
     assert [row["file"] for row in rows()] == [str(path) for path in drawings[:20]]
@@ -303,7 +303,7 @@ def test_an_output_of_something_else_is_refused(here, drawings):
 
 
 def test_ctrl_c_saves_what_is_done(here, drawings, monkeypatch):
-    """Asked to stop during the first batch: that batch is finished, the page is written, all is consistent."""
+    """Asked to stop during the first batch: that batch is finished, and the page is written."""
     append = Output.append
 
     def interrupted(self, results):

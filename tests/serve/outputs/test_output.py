@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ramen.experiments.run.lock import RunningError
 from ramen.serve.outputs.output import check_output, open_output
 from ramen.serve.outputs.record import OtherOutputError, record_path
+from ramen.utils.file_locks import LockedError
 from tests.fakes.served_results import IDENTITY, answer, failure
 
 FIRST = [answer("a.png"), failure("b\udcff.png"), answer("c.png", "dog", "cat")]
@@ -130,7 +130,7 @@ def test_after_a_run_that_ended_there_is_nothing_to_recover(path):
 def test_two_runs_cannot_write_one_output(path):
     with (
         open_output(path, IDENTITY),
-        pytest.raises(RunningError, match="is writing this file"),
+        pytest.raises(LockedError, match="is writing this file"),
         open_output(path, IDENTITY),
     ):
         pass

@@ -63,7 +63,10 @@ def classify(
     ] = None,
     copy: Annotated[bool, typer.Option("--copy", help="With --sort-into: copy instead of linking.")] = False,
     state: Annotated[
-        Path | None, typer.Option(help="A folder that keeps what is learned from one run to the next.")
+        str | None,
+        typer.Option(
+            metavar="DIR", help="A folder, or a URL, that keeps what is learned from one run to the next."
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Keep following the folders among PHOTOS until stopped (Ctrl-C).")
@@ -208,14 +211,14 @@ def in_words(summary: dict[str, Any]) -> str:
 @contextmanager
 def exit_on_failure() -> Iterator[None]:
     """Turn errors into messages and exit codes: 2 for wrong usage, 1 for what the machine cannot do."""
-    from ramen.experiments.run.lock import RunningError
     from ramen.serve.classify_run import MissingWeightsError
+    from ramen.utils.file_locks import LockedError
 
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except (MissingWeightsError, RunningError, ModuleNotFoundError, OSError) as error:
+    except (MissingWeightsError, LockedError, ImportError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except (ValueError, TypeError) as error:

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ramen.experiments.run.lock import lock
 from ramen.serve.outputs import parquet
 from ramen.serve.outputs.label_file import LabelFile, Tally
 from ramen.serve.outputs.record import Identity, OutputRecord, RunRecord, read_record
 from ramen.serve.outputs.row_formats import CsvRows, JsonRows
 from ramen.serve.result import Result
 from ramen.utils.atomic_files import atomic_write
+from ramen.utils.file_locks import file_lock
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -99,7 +99,7 @@ class Output:
 
 @contextmanager
 def open_output(
-    path: Path, identity: Identity, *, state: Path | str | None = None, retry_failed: bool = False
+    path: Path, identity: Identity, *, state: str | None = None, retry_failed: bool = False
 ) -> Iterator[Output]:
     """Create an output, or open one that exists to add to it.
 
@@ -109,14 +109,14 @@ def open_output(
     Args:
         path: A file whose suffix is one of ``SUFFIXES``; missing parent folders are created.
         identity: What the results are made with. An output of something else is refused.
-        state: The folder of what is learned; with one, rows are on the disk before ``append`` returns.
+        state: Where what is learned is kept; with one, rows are on the disk before ``append`` returns.
         retry_failed: Remove the rows of files that failed, so that they are tried again.
     """
     check_output(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     final = path if path.suffix.lower() == ".parquet" else None
     place = path if final is None else path.with_name(f".{path.name}.journal.jsonl")
-    with lock(path.with_name(f"{path.name}.lock"), doing="writing this file"):
+    with file_lock(path.with_name(f".{path.name}.lock"), "is writing this file", trust_hosts=True):
         there = [file for file in dict.fromkeys((path, place)) if file.exists()]
         record = read_record(path, identity, there) if there else OutputRecord(path, identity.to_dict())
         record.write()  # before the first row, so that no output is ever without one
@@ -129,7 +129,7 @@ def open_output(
             keep=lambda result: not (retry_failed and result.error is not None),
         )
         try:
-            yield Output(path, rows, record, None if state is None else str(state))
+            yield Output(path, rows, record, state)
         finally:
             rows.close()
             if final is not None:

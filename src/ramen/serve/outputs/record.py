@@ -69,7 +69,7 @@ class RunRecord:
 
     Attributes:
         started: When, in UTC.
-        state: The folder of what it learned, if any.
+        state: Where what it learned is kept, if anywhere.
         seconds: How long it took; None while it runs, and for ever if it was killed.
         files: How many files it added to the output.
     """
