@@ -2,8 +2,8 @@
 
     python -m tests.helpers.memory_growth IMAGES
 
-prints as JSON the resident bytes after a tenth of the images and after all of them: "flat" for a consumer that
-keeps nothing, "keeping" for one that keeps every result together with its image.
+prints as JSON the resident bytes after a tenth of the images and after all of them: "flat" for a consumer
+that keeps nothing, "keeping" for one that keeps every result together with its image.
 """
 
 import json

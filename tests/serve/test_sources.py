@@ -90,7 +90,7 @@ def test_what_is_not_there_says_so(folder: Path) -> None:
     assert errors(folder / "*.nothing") == ["no such file or folder"]
     assert errors(str(folder / "*.nothing")) == ["no file matches the pattern"]
     assert errors(str(folder / "**/empty/**")) == ["no file matches the pattern"]
-    assert errors(folder / "empty")[0].startswith("the folder has no images; they are named .jpg, ")
+    assert errors(folder / "empty")[0].startswith("the folder has no images, which are named .jpg, ")
     assert errors("a\0b") == ["embedded null byte"]
     assert errors("a\0*") == ["no file matches the pattern"]
     assert errors("x" * 5000) == ["File name too long"]

@@ -18,9 +18,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ramen.images.file_suffixes import IMAGE_SUFFIXES
+from ramen.images.file_suffixes import SUFFIXES_BY_FORMAT, has_suffix_of
 
-_SUFFIXES = tuple(dict.fromkeys((*IMAGE_SUFFIXES, ".gif")))
+_SUFFIXES = ", ".join(suffix for suffixes in SUFFIXES_BY_FORMAT.values() for suffix in suffixes)
 _WILDCARDS = frozenset("*?[")
 
 
@@ -138,7 +138,7 @@ def _at_existing_path(name: str, key: str | None, mode: int) -> Iterator[_Found]
             found = True
             yield image
         if not found:
-            yield key or name, _Nothing("the folder has no images; they are named " + ", ".join(_SUFFIXES))
+            yield key or name, _Nothing(f"the folder has no images, which are named {_SUFFIXES}")
     elif stat.S_ISREG(mode):
         yield key or name, name
     else:
@@ -191,7 +191,7 @@ def _in_folder(folder: str, label: str, above: tuple[tuple[int, int], ...]) -> I
             is_folder = is_file = False
         if is_folder:
             yield from _in_folder(entry.path, key, (*above, identity))
-        elif entry.name.lower().endswith(_SUFFIXES):
+        elif has_suffix_of(entry.name, SUFFIXES_BY_FORMAT):
             yield key, entry.path if is_file else _Nothing("not a regular file")
 
 
