@@ -15,6 +15,8 @@ from ramen.experiments.commands.report import report
 from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
+from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
+from ramen.serve.commands.classify import classify, split_names
 from ramen.utils.cublas import without_workspaces
 
 app = typer.Typer(
@@ -23,15 +25,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
+app.command(epilog=CLASSIFY_EPILOG)(classify)
 for command in (run, compare, sweep, report, study, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
-
-
-def _names(listed: str) -> list[str]:
-    """Class names that are separated by commas."""
-    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 @app.callback()
@@ -69,7 +67,7 @@ def describe(
         from ramen.models.by_name import load_model
 
         with exit_on_error():
-            created = create(name, load_model(model, _names(classes)))
+            created = create(name, load_model(model, split_names(classes)))
         typer.echo(f"\nOn {model} with these classes:\n{indent(str(created.parameters), '  ')}")
 
 
@@ -96,17 +94,22 @@ def demo(
     from rich.console import Console
 
     from ramen.experiments import demo as demonstration
+    from ramen.serve.demo_drawings import classify_drawings
 
+    console, names = Console(stderr=json_output), None if classes is None else split_names(classes)
     try:
         results = demonstration.run(
-            classes=None if classes is None else _names(classes),
+            classes=names,
             methods=method or demonstration.METHODS,
             seed=seed,
             quick=quick,
             out=out,
-            console=Console(stderr=json_output),
+            console=console,
         )
+        report = classify_drawings(out, console, classes=names, seed=seed, quick=quick)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
+    console.print(demonstration.NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     if json_output:
-        typer.echo(json.dumps(results, indent=2))
+        typer.echo(json.dumps({**results, "classify": report.summary}, indent=2))
+    raise typer.Exit(report.exit_code)

@@ -114,6 +114,9 @@ class Unreadable:
         (b"", "x cannot be read as an image: it is empty"),
         (b"junk", "x cannot be read as an image: it is none of JPEG, PNG"),
         (bytes(20_001), "x cannot be read as an image: it has "),
+        (memoryview(bytes(20_001)), "x cannot be read as an image: it has "),
+        (np.zeros((60, 50, 4), np.uint8), "x cannot be read as an image: it has 50 x 60 pixels"),
+        (torch.zeros(3, 60, 50, dtype=torch.uint8), "x cannot be read as an image: it has 50 x 60 pixels"),
         (io.StringIO("text"), "x cannot be read as an image: its file must be opened in binary mode"),
         (Unreadable(), "x cannot be read as an image: the disk is gone"),
         (Image.new("RGB", (50, 41)), "x cannot be read as an image: it has 50 x 41 pixels, more than 2000"),
@@ -125,7 +128,7 @@ class Unreadable:
             "x cannot be read as an image: a tensor must be uint8 of shape",
         ),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_errors_name_the_key_and_the_reason(value: object, error: str) -> None:
     decoder = Decoder(Preprocess(8), DecodingSettings(max_bytes=20_000, max_pixels=2_000))
@@ -147,6 +150,16 @@ def test_no_more_is_read_than_the_limit(decoder: Decoder) -> None:
     found = decoder.decode(decoder.detach(Source("x", endless)))
     assert found.error.startswith("x cannot be read as an image: it has more than ")
     assert endless.given == 20_001
+
+
+def test_what_is_too_large_is_not_sent_anywhere(decoder: Decoder) -> None:
+    for value in (
+        bytes(20_001),
+        np.zeros((50, 60, 4), np.uint8),
+        torch.zeros(3, 50, 60, dtype=torch.uint8),
+        Image.new("RGB", (50, 60)),
+    ):
+        assert isinstance(decoder.detach(Source("x", value)).value, NoImage)
 
 
 def test_one_bad_source_of_several(decoder: Decoder, picture: Image.Image) -> None:

@@ -36,7 +36,11 @@ METHODS = ("entmin", "tent", "ramen")
 SHOWN_ENTRIES = 4
 
 NEXT_STEPS = """\
-Next, on a real model (downloads its weights):
+Next, on your photographs, with a model that is made for them (its weights are downloaded):
+
+  ramen classify PHOTOS --model ViT-B-16/openai --classes "cat,dog,car" --out labels.csv --page changes.html
+
+or in Python:
 
   import ramen
   clf = ramen.ZeroShotClassifier.from_open_clip("ViT-B-32", "openai", classes=["cat", "dog", "car"])
@@ -84,7 +88,6 @@ def run(
     _print_shares(results, console)
     _print_choices(results, console)
     _save(results, runs, stream, out, console)
-    console.print(NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     return results
 
 

@@ -3,7 +3,7 @@
 import base64
 import html
 
-_VOID = {"br", "hr", "img", "input", "link", "meta"}
+_VOID = {"br", "hr", "img", "input", "link", "meta", "source"}
 
 
 class Markup(str):

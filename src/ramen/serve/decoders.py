@@ -19,6 +19,7 @@ from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
 from ramen.images.preprocess import Preprocess
 from ramen.serve.sources import NoImage, Source
 
+_MOST_CHANNELS = 4  # of an array
 _UNNAMED = "image 0"  # what preprocessing calls a single image
 
 
@@ -50,17 +51,22 @@ class Decoder:
             return Source(source.key, NoImage(_describe(source.key, error)))
 
     def _detached(self, value: Any, key: str) -> Any:
-        if isinstance(value, str | bytes | NoImage):
+        limits = self.settings
+        if isinstance(value, str | NoImage):
             return value
-        if isinstance(value, bytearray | memoryview):
-            return bytes(value)
-        if isinstance(value, np.ndarray):
-            return value.copy()
-        if isinstance(value, Tensor) and value.dtype == torch.uint8 and value.ndim == 3 and len(value) == 3:
-            return value.detach().permute(1, 2, 0).cpu().numpy().copy()
-        if isinstance(value, Image.Image | Tensor):  # a tensor of another kind gets its error here
-            return decode(value, self.settings, name=key)
-        return read_object(value, self.settings.max_bytes)
+        if isinstance(value, bytes | bytearray | memoryview):
+            if memoryview(value).nbytes <= limits.max_bytes:
+                return bytes(value)
+        elif isinstance(value, np.ndarray):
+            if value.size <= _MOST_CHANNELS * limits.max_pixels:
+                return value.copy()
+        elif isinstance(value, Tensor):
+            if _is_rgb(value) and value.numel() <= 3 * limits.max_pixels:
+                return value.detach().permute(1, 2, 0).cpu().numpy().copy()
+        elif not isinstance(value, Image.Image):
+            return read_object(value, limits.max_bytes)
+        # PIL images, which may depend on a file; and what is refused, rather than copied and sent first
+        return decode(value, limits, name=key)
 
     def decode(self, source: Source) -> DecodedSource:
         """The pixels of one source that is detached."""
@@ -80,6 +86,10 @@ class Decoder:
     def decode_all(self, sources: Sequence[Source]) -> list[DecodedSource]:
         """The pixels of each source."""
         return [self.decode(source) for source in sources]
+
+
+def _is_rgb(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.uint8 and tensor.ndim == 3 and len(tensor) == 3
 
 
 def _describe(key: str, error: Exception) -> str:

@@ -146,9 +146,10 @@ class Predictor:
     def classify(self, sources: object) -> Generator[Result, None, None]:
         """One result per source, in order, as soon as its batch is answered.
 
-        Sources are requested by a thread, about two batches ahead of the results. An exception that
-        ``sources`` itself raises is raised here, after the results for everything that came before it.
-        Whoever stops reading, by ``break`` or ``close()``, ends what was started for these results.
+        A thread of its own iterates over ``sources``, about two batches ahead of the results; that files are
+        closed and arrays are written to after they were given does no harm. An exception that ``sources``
+        raises is raised here, after the results for everything that came before it. Whoever stops reading,
+        by ``break`` or ``close()``, ends what was started for these results.
 
         Args:
             sources: Paths of files or folders, patterns such as ``"photos/**/*.jpg"``, ``bytes``, binary file
