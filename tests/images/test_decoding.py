@@ -271,8 +271,8 @@ def test_any_error_of_a_file_object_is_one_of_the_image() -> None:
 def test_bytes_are_counted_before_they_are_read(tmp_path: Path) -> None:
     path = tmp_path / "sparse.png"
     with path.open("wb") as file:
-        file.truncate(10**12)  # takes no space
-    with pytest.raises(UnreadableImageError, match=r"it has 931.32 GiB, more than 64.00 MiB"):
+        file.truncate(10**10)  # takes no space
+    with pytest.raises(UnreadableImageError, match=r"it has 9.31 GiB, more than 64.00 MiB"):
         decode(path)
     endless = Trickle(bytes(10**6))
     with pytest.raises(UnreadableImageError, match=r"it has more than 4\.88 KiB"):

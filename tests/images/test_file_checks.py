@@ -39,6 +39,7 @@ def test_scans_beyond_the_image_and_in_metadata_do_not_count() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xd8", b"\xff\xd8\xff\xda", b"\xff\xd8\xff\xe1\xff"])
 def test_what_is_hardly_a_jpeg_file_is_left_to_pillow(data: bytes) -> None:
     check_scans(data)
+    check_scans(data + b"\xff\xd9" + 100 * b"\xff\xda")
 
 
 @pytest.mark.parametrize("name", ["rgb.jpg", "progressive.jpg", "cmyk.jpg", "multi picture.jpg", "long.jpg"])

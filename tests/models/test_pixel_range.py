@@ -1,5 +1,8 @@
 """Pixels of 0 to 255 in place of normalised images are noticed, and nothing else is."""
 
+import copy
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,6 +11,7 @@ import ramen
 from ramen import testing
 from ramen.models import pixel_range
 from ramen.models.pixel_range import PixelRangeCheck
+from tests.helpers.device_waits import no_waiting
 
 CLIP = ramen.Preprocess(32)
 
@@ -82,35 +86,94 @@ def test_a_classifier_without_preprocessing_takes_anything() -> None:
     clf.check_images(pixels(2, 3, 32, 32).float())
 
 
-class OnADevice:
-    """A batch that says that it is not on the CPU, and counts how often its numbers are looked at."""
+class OnAGpu:
+    """A batch that says that it is on a GPU."""
 
-    def __init__(self, images: Tensor, looked: list[None]) -> None:
-        self._images, self._looked = images, looked
-        self.device, self.is_meta = torch.device("cuda"), False
+    device = torch.device("cuda")
+
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
 
     def detach(self) -> Tensor:
-        self._looked.append(None)
-        return self._images
+        return self.images
 
 
-def test_a_device_is_asked_until_one_batch_is_clear() -> None:
-    check, looked = PixelRangeCheck(CLIP.mean, CLIP.std), []
-    blank, good, bad = (
-        torch.full((1, 3, 8, 8), torch.nan),
-        CLIP(pixels(1, 3, 40, 40)),
-        pixels(1, 3, 8, 8).float(),
-    )
-    check(OnADevice(blank, looked))
+class Copied:
+    """Numbers that arrive when the test says so."""
+
+    arrived: ClassVar[bool] = False
+    started: ClassVar[int] = 0
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+        Copied.started += 1
+
+    def has_arrived(self) -> bool:
+        return Copied.arrived
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> type[Copied]:
+    monkeypatch.setattr(pixel_range, "_Arriving", Copied)
+    monkeypatch.setattr(Copied, "arrived", False)
+    monkeypatch.setattr(Copied, "started", 0)
+    return Copied
+
+
+BLANK = torch.full((1, 3, 8, 8), torch.nan)
+NORMALISED = CLIP(pixels(1, 3, 40, 40))
+NOT_NORMALISED = pixels(1, 3, 8, 8).float()
+
+
+def test_the_first_batch_on_a_gpu_is_checked_at_once(copied: type[Copied]) -> None:
+    check = PixelRangeCheck(CLIP.mean, CLIP.std)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="images must be normalised"):
+            check(OnAGpu(NOT_NORMALISED))
+    check(OnAGpu(NORMALISED))
+    for images in (NOT_NORMALISED, BLANK, NORMALISED):  # it is settled, and nothing is looked at again
+        check(OnAGpu(images))
+    assert copied.started == 0
     with pytest.raises(ValueError, match="images must be normalised"):
-        check(OnADevice(bad, looked))
-    check(OnADevice(good, looked))
-    assert len(looked) == 3
-    for images in (good, bad, blank):  # the host never waits again
-        check(OnADevice(images, looked))
-    assert len(looked) == 3
+        check(NOT_NORMALISED)  # on the CPU it costs next to nothing
+
+
+def test_after_warming_up_a_gpu_is_never_waited_for(copied: type[Copied]) -> None:
+    check = PixelRangeCheck(CLIP.mean, CLIP.std)
+    for images in (BLANK, NOT_NORMALISED, NOT_NORMALISED):
+        check(OnAGpu(images))
+    assert copied.started == 1
+    copied.arrived = True
     with pytest.raises(ValueError, match="images must be normalised"):
-        check(bad)  # on the CPU it costs next to nothing
+        check(OnAGpu(NOT_NORMALISED))
+    for images in (NORMALISED, NORMALISED):
+        check(OnAGpu(images))
+    assert copied.started == 2
+    for images in (NOT_NORMALISED, NOT_NORMALISED):
+        check(OnAGpu(images))
+    assert copied.started == 2
+
+
+def test_a_classifier_can_be_copied_while_numbers_arrive(copied: type[Copied]) -> None:
+    check = PixelRangeCheck(CLIP.mean, CLIP.std)
+    check(OnAGpu(BLANK))
+    check(OnAGpu(NORMALISED))
+    assert check._arriving is not None
+    assert copy.deepcopy(check)._arriving is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    check = PixelRangeCheck(CLIP.mean, CLIP.std)
+    with pytest.raises(ValueError, match="images must be normalised"):
+        check(NOT_NORMALISED.cuda())
+    check(BLANK.cuda())
+    bad = NOT_NORMALISED.cuda()
+    with no_waiting():
+        check(bad)
+    torch.cuda.synchronize()
+    with pytest.raises(ValueError, match="images must be normalised"):
+        check(bad)
 
 
 def test_one_pass_over_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

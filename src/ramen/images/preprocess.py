@@ -233,6 +233,8 @@ class Preprocess:
         resized = image.resize((plan.columns.new, plan.rows.new), resize.FILTERS[self._filter()])
         if self.resize_mode != "squash":
             resized = centre(resized, self.size, self.fill_color)
+        if resized.mode == "RGB":
+            return resized
         with no_pillow_warnings():
             return resized.convert("RGB")
 
