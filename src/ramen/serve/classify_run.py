@@ -94,7 +94,9 @@ class ClassifyRequest:
     def check(self) -> None:
         """ValueError for what can be known to be wrong before a model is loaded."""
         check_output(self.out)
-        prompts.check_classes(self.classes)
+        for name in prompts.check_classes(self.classes):
+            if name != name.encode(errors="ignore").decode():  # bytes that are no UTF-8
+                raise ValueError(f"classes must be valid Unicode text, got {name!r}")
         prompts.check_templates(self.templates)
         self.decoding()
         if self.watch and not self.photos.folders:
@@ -144,7 +146,7 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
         say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
         stop = stack.enter_context(stop_on_signals(lambda: say("stopping after this batch")))
         output.start()
-        for words in _introduction(request, output, predictor, files):
+        for words in _introduction(request, output, files):
             say(words)
         _label(request, predictor, output, files, stop, console)
         output.finish()
@@ -206,14 +208,10 @@ def _predictor(request: ClassifyRequest, method: Method, files: int) -> Predicto
     )
 
 
-def _introduction(
-    request: ClassifyRequest, output: Output, predictor: Predictor, files: Sequence[str]
-) -> Iterable[str]:
+def _introduction(request: ClassifyRequest, output: Output, files: Sequence[str]) -> Iterable[str]:
     """What was found, in words, as far as it is not what everybody expects."""
     if output.cut:
         yield f"{output.path} ended in the middle of a row, which is written again"
-    if predictor.recovered is not None:
-        yield f"{request.state}: {predictor.recovered}"
     if output.before:
         yield f"{output.path} has {output.before:,} results already; files that are left: {len(files):,}"
         if request.state is None and files:

@@ -345,6 +345,7 @@ def test_a_second_ctrl_c_stops_at_once(here, drawings, monkeypatch):
         (["{}", "--classes-file", "x"], "give the classes with --classes or with --classes-file"),
         (["{}", "--classes", "cat,cat"], "classes must differ"),
         (["{}", "--classes", ","], "classes must name at least one class"),
+        (["{}", "--classes", "cat,caf\udce9"], "classes must be valid Unicode text, got 'caf\\udce9'"),
         (["{}", "--method", "ramne"], "there is no method 'ramne'"),
         (["{}", "--set", "tpk=3"], "did you mean 'topk'"),
         (["{}", "--templates", "enssemble"], "there is no set 'enssemble'"),
@@ -411,6 +412,25 @@ def test_a_full_disk_is_a_failure_of_the_machine(here, drawings, monkeypatch):
     assert len(rows()) == 16
     assert classify(*drawings).exit_code == 0
     assert len(rows()) == len(drawings)
+
+
+def test_a_state_is_continued_by_another_output(here, drawings):
+    """The second half, with what the first half taught, is answered as in one run over both."""
+    assert classify(*drawings[:16], *drawings[16:32], out="whole.csv").exit_code == 0
+    assert classify(*drawings[:16], "--state", "state", out="first.csv").exit_code == 0
+    result = classify(*drawings[16:32], "--state", "state", "--json", out="second.csv")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["state"] == "state"
+    assert rows("first.csv") + rows("second.csv") == rows("whole.csv")
+
+
+def test_a_state_of_something_else_is_refused_and_nothing_is_written(here, drawings):
+    assert classify(drawings[0], "--state", "state", out="first.csv").exit_code == 0
+    before = sorted(os.listdir(here))
+    result = classify(drawings[0], "--state", "state", "--page", "changes.html", classes="cat,house")
+    assert result.exit_code == 2
+    assert "the store cannot be used, and stays as it is" in result.output
+    assert sorted(os.listdir(here)) == before
 
 
 def test_an_output_in_use(here, drawings):

@@ -53,6 +53,7 @@ def test_it_grows_from_run_to_run(path):
 def test_what_was_appended_stays_when_a_run_fails(path):
     def interrupted_run():
         with open_output(path, IDENTITY) as output:
+            output.start()
             output.append(FIRST)
             raise KeyboardInterrupt
 
@@ -64,6 +65,7 @@ def test_what_was_appended_stays_when_a_run_fails(path):
 
 def test_failed_files_can_be_tried_again(path):
     with open_output(path, IDENTITY) as output:
+        output.start()
         output.append(FIRST)
     with open_output(path, IDENTITY, retry_failed=True) as output:
         assert output.keys == {"a.png", "c.png"}
@@ -75,6 +77,7 @@ def test_failed_files_can_be_tried_again(path):
 
 def test_an_output_of_something_else_is_left_alone(path):
     with open_output(path, IDENTITY) as output:
+        output.start()
         output.append(FIRST)
     before = path.read_bytes()
     with (
@@ -155,3 +158,19 @@ def test_names_that_cannot_be_an_output(tmp_path):
     (tmp_path / "x.csv").mkdir()
     with pytest.raises(ValueError, match="--out must be a file"):
         check_output(tmp_path / "x.csv")
+
+
+def test_an_output_that_was_refused_before_it_began_leaves_nothing(path):
+    def refused():
+        with open_output(path, IDENTITY):
+            raise ValueError("a state of something else")
+
+    with pytest.raises(ValueError, match="something else"):
+        refused()
+    assert list(path.parent.iterdir()) == []
+    with open_output(path, IDENTITY) as output:
+        output.start()
+        output.append(FIRST)
+    with pytest.raises(ValueError, match="something else"):
+        refused()
+    assert len(keys(path)) == 3

@@ -28,7 +28,8 @@ def classify(
     photos: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, patterns such as 'a/**/*.jpg', or - for a list on standard input."
+            metavar="PHOTOS...",
+            help="Files, folders, patterns such as 'a/**/*.jpg', or - for a list on standard input.",
         ),
     ],
     out: Annotated[

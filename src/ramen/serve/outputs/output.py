@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ramen.serve.outputs import parquet
 from ramen.serve.outputs.label_file import LabelFile, Tally
-from ramen.serve.outputs.record import Identity, OutputRecord, RunRecord, read_record
+from ramen.serve.outputs.record import Identity, OutputRecord, RunRecord, read_record, record_path
 from ramen.serve.outputs.row_formats import CsvRows, JsonRows
 from ramen.serve.result import Result
 from ramen.utils.atomic_files import atomic_write
@@ -104,7 +104,7 @@ def open_output(
     """Create an output, or open one that exists to add to it.
 
     A Parquet file cannot grow: rows are added to a hidden journal beside it, from which the file is made
-    when the block ends, however it ends.
+    when the block ends, however it ends. A new output in whose block no run was started is removed again.
 
     Args:
         path: A file whose suffix is one of ``SUFFIXES``; missing parent folders are created.
@@ -132,7 +132,10 @@ def open_output(
             yield Output(path, rows, record, state)
         finally:
             rows.close()
-            if final is not None:
+            if not (there or record.runs or rows.tally.files):  # refused before it began
+                place.unlink()
+                record_path(path).unlink()
+            elif final is not None:
                 parquet.write_parquet(final, rows.results())
                 place.unlink()
 
