@@ -1,12 +1,14 @@
 """The command line: ``ramen COMMAND``."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated
 
 import typer
 
+from ramen import __version__
 from ramen.data.commands.app import app as data_app
 from ramen.doctor.command import doctor
 from ramen.experiments.commands.compare import compare
@@ -34,10 +36,40 @@ def _names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",") if name.strip()]
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ramen {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
     """Set up what every command needs."""
     without_workspaces()
+
+
+@app.command()
+def methods(
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the record of each method as JSON on stdout.")
+    ] = False,
+) -> None:
+    """List the methods with their titles and where they were published; `ramen describe NAME` says more."""
+    from ramen.experiments.plan.values import plain
+    from ramen.methods._registry import describe, list_methods
+
+    records = [describe(name) for name in list_methods()]
+    if json_output:
+        typer.echo(json.dumps([plain(asdict(record)) for record in records], indent=2))
+        return
+    for record in records:
+        venue = f" ({record.venue})" if record.venue else ""
+        typer.echo(f"{record.name:10} {record.title}{venue}")
 
 
 @app.command()
@@ -53,11 +85,9 @@ def describe(
 ) -> None:
     """Describe a method: its paper, what it updates, what it predicts with, its parameters."""
     from ramen.methods._registry import describe as record
-    from ramen.methods._registry import list_methods
 
     if name is None:
-        for method in list_methods():
-            typer.echo(f"{method:10} {record(method).title}")
+        methods()
         return
     try:
         typer.echo(record(name))

@@ -11,7 +11,6 @@ from ramen.data.archives import Progress, md5_of, no_progress
 from ramen.data.formats.reading import DataFinding, Reading
 from ramen.data.formats.stored_images import ImageFiles
 from ramen.data.registry import describe, read
-from ramen.images.preprocess import open_image
 
 _FILES_PER_CHUNK = 1024
 
@@ -101,6 +100,8 @@ def _check_images(reading: Reading, progress: Progress) -> None:
 
 def _decoding_error(path: Path) -> str:
     """Why a file cannot be decoded; empty if it can."""
+    from ramen.images.preprocess import open_image  # loads torch
+
     try:
         open_image(path)
     except (ValueError, OSError) as error:

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,14 +91,18 @@ class ExperimentOptions:
 
     def plan(self, methods: Sequence[str]) -> list["Experiment"]:
         """The experiments with these methods."""
-        import torch
+        planned = self.draft(methods)
+        device = self.device or _default_device()  # last: it loads torch, which a mistake must not wait for
+        dtype = self.dtype or ("float16" if device.startswith("cuda") else "float32")
+        return [replace(one, device=device, dtype=dtype) for one in planned]
 
+    def draft(self, methods: Sequence[str]) -> list["Experiment"]:
+        """The same, with the default device and dtype not yet chosen; every mistake is found here."""
         from ramen.experiments.plan.experiment import plan
         from ramen.experiments.plan.values import parse_pairs
 
         if self.seed and self.seeds is not None:
             raise ValueError("--seed and --seeds exclude each other: give one of them")
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         options = {"severity": self.severity, "domains": self.domain or None}
         part = {"limit": self.limit, "per_domain": self.per_domain}
         return plan(
@@ -114,8 +118,7 @@ class ExperimentOptions:
             protocol_parameters={**parse_pairs("--protocol-set", self.protocol_set or ()), **_given(part)},
             batch=self.batch,
             templates=self.templates,
-            device=device,
-            dtype=self.dtype or ("float16" if device.startswith("cuda") else "float32"),
+            **_given({"device": self.device, "dtype": self.dtype}),
         )
 
 
@@ -146,6 +149,12 @@ def with_experiment_options(*own: str) -> Callable[[Callable[..., None]], Callab
         return with_options
 
     return decorate
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

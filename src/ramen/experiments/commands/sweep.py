@@ -46,6 +46,8 @@ def sweep(
 
     with options.exit_on_error():
         chosen = choose_format(form, out)
+        for text in vary:
+            parse_variation(text, request.draft([method])[0])  # refuses a mistake before anything is loaded
         asked = request.plan(list(dict.fromkeys([method, *_REFERENCES])))
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
