@@ -83,7 +83,7 @@ def describe(
     ] = None,
     model: Annotated[str, typer.Option(help="The model to choose for, with --classes.")] = "tiny",
 ) -> None:
-    """Describe a method: its paper, what it updates, what it predicts with, its parameters."""
+    """Describe a method: its paper, what it updates, what it predicts with, what its parameters mean."""
     from ramen.methods._registry import describe as record
 
     if name is None:

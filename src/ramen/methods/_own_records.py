@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from ramen.methods._argument_texts import argument_texts, explanations
 from ramen.methods._info import MethodInfo
 
 _PACKAGE = "ramen.methods"
@@ -58,16 +59,20 @@ class _Source:
                     match decorator:
                         case ast.Call(func=ast.Name(id="register"), args=[record]):
                             info: MethodInfo = self._value(record)
-                            found.append(replace(info, defaults=self._defaults(node.name)))
+                            found.append(self._completed(info, node.name))
         return found
 
-    def _defaults(self, name: str) -> dict[str, Any]:
-        """The parameters of a class behind the classifier, with their defaults."""
-        for source, node in self._line_of_descent(name):
-            for part in node.body:
-                if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                    return source._parameters(part.args)
-        raise LookupError(f"{name} has no __init__")
+    def _completed(self, info: MethodInfo, class_name: str) -> MethodInfo:
+        """The record as registering the class completes it."""
+        family = self._line_of_descent(class_name)
+        defaults = next(
+            source._parameters(part.args)
+            for source, node in family
+            for part in node.body
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+        )
+        texts = [argument_texts(ast.get_docstring(node)) for _, node in family]
+        return replace(info, defaults=defaults, explanations=explanations(defaults, texts))
 
     def _line_of_descent(self, name: str) -> "list[tuple[_Source, ast.ClassDef]]":
         """A class and its bases in this package, each with the file that defines it."""

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ramen.methods._argument_texts import argument_texts, explanations
 from ramen.methods._info import MethodInfo
 from ramen.methods._own_records import own_records
 from ramen.utils.checks import nearest
@@ -33,7 +34,9 @@ def register(info: MethodInfo) -> Callable[[_M], _M]:
         )
         if known is not None and not again:
             raise ValueError(f"name {info.name!r} is taken by {known.__module__}.{known.__qualname__}")
-        cls.info = dataclasses.replace(info, defaults=_defaults(cls))
+        defaults = _defaults(cls)
+        texts = [argument_texts(vars(one).get("__doc__")) for one in cls.__mro__]
+        cls.info = dataclasses.replace(info, defaults=defaults, explanations=explanations(defaults, texts))
         _METHODS[info.name] = cls
         return cls
 
