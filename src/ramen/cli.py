@@ -18,6 +18,7 @@ from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
 from ramen.utils.cublas import without_workspaces
+from ramen.utils.exit_codes import exit_on_error
 
 app = typer.Typer(
     add_completion=False,
@@ -94,7 +95,6 @@ def describe(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from None
     if classes is not None:
-        from ramen.experiments.commands.options import exit_on_error
         from ramen.methods._registry import create
         from ramen.models.by_name import load_model
 
@@ -127,7 +127,7 @@ def demo(
 
     from ramen.experiments import demo as demonstration
 
-    try:
+    with exit_on_error():
         results = demonstration.run(
             classes=None if classes is None else _names(classes),
             methods=method or demonstration.METHODS,
@@ -136,7 +136,5 @@ def demo(
             out=out,
             console=Console(stderr=json_output),
         )
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
     if json_output:
         typer.echo(json.dumps(results, indent=2))

@@ -1,9 +1,8 @@
-"""What the commands that run experiments share: options, the plan that follows from them, error messages."""
+"""What the commands that run experiments share: options, and the plan that follows from them."""
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,19 +158,3 @@ def _default_device() -> str:
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-@contextmanager
-def exit_on_error() -> Iterator[None]:
-    """Turn errors into messages and exit codes: bad input, an experiment that is running, Ctrl-C."""
-    from ramen.experiments.run.lock import RunningError
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except RunningError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    except (ValueError, TypeError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
     from ramen.experiments.plan.experiment import Experiment
@@ -33,7 +34,7 @@ def run(
     from ramen.methods._registry import list_methods
 
     everything = method is not None and "all" in method
-    with options.exit_on_error():
+    with exit_on_error():
         planned = request.plan(list_methods() if everything else method or ["ramen"])
         results = _run(planned, out, checkpoint_seconds, skip_missing=everything)
     if json_output:
