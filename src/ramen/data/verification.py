@@ -10,6 +10,7 @@ from typing import Any
 from ramen.data.archives import Progress, md5_of, no_progress
 from ramen.data.formats.reading import DataFinding, Reading
 from ramen.data.formats.stored_images import ImageFiles
+from ramen.data.made_sets import find_made_set
 from ramen.data.registry import describe, read
 
 _FILES_PER_CHUNK = 1024
@@ -48,14 +49,20 @@ def verify(
 ) -> Verification:
     """Check counts, shapes, dtypes and labels, and the checksums of archives stored next to the data.
 
+    A set that was made here may have a part of the corruptions and severities: what is there is checked, and
+    a note says what is not.
+
     Args:
         name: The data set.
         root: The folder or file that holds it.
         deep: Also decode every image file.
         progress: Called as the long parts advance.
-        **options: The same as for ``load``.
+        **options: The same as for ``load``; what they name must be there.
     """
-    reading = read(name, root, **options)
+    made = find_made_set(name, Path(root).expanduser())
+    reading = read(name, root, **(options if made is None else made.choose(options)))
+    if made is not None:
+        made.report(reading, options)
     _check_archives(reading, progress)
     if deep:
         _check_images(reading, progress)
