@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ramen.models.downloads_needed import check_downloads
 from ramen.utils.checks import nearest
 
 TextEncoder = Callable[[list[str]], Tensor]
@@ -33,6 +34,7 @@ def load_open_clip(
             f"pretrained: {weights!r} is a TorchScript archive, the format in which OpenAI distributes "
             "its models: use the tag 'openai', or save its state_dict() as safetensors"
         )
+    check_downloads(model, tag, cache_dir)
     try:
         return open_clip.create_model(
             model,
