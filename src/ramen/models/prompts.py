@@ -80,6 +80,37 @@ def check_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     return templates
 
 
+def check_distinct_prompts(
+    tokenize: "Callable[[list[str]], Tensor]", classes: Sequence[str], templates: Sequence[str]
+) -> None:
+    """Raise ValueError if two classes have the same tokens in every template: no model can distinguish them.
+
+    Tokenizers cut what is too long, and many ignore case.
+
+    Args:
+        tokenize: Maps texts to token numbers ``(texts, length)``.
+        classes: Class names.
+        templates: Strings with ``{}`` for the class name.
+    """
+    alike, length = [list(classes)], 0  # groups of classes that are the same in the templates so far
+    for template in templates:  # the first is enough, unless classes are the same in it
+        rows = iter(tokenize([template.replace("{}", name) for names in alike for name in names]).tolist())
+        parts: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+        for number, names in enumerate(alike):
+            for name in names:
+                tokens = tuple(next(rows))
+                parts.setdefault((number, tokens), []).append(name)
+                length = len(tokens)
+        alike = [names for names in parts.values() if len(names) > 1]
+        if not alike:
+            return
+    named = " and ".join(map(repr, alike[0]))
+    raise ValueError(
+        f"classes must differ for the model's tokenizer, which reads at most {length} tokens of a prompt: it "
+        f"gets the same tokens for {named}. Shorten or rename these, or pass allow_same_names=True"
+    )
+
+
 def embed_classes(
     encode_text: "Callable[[list[str]], Tensor]", classes: Sequence[str], templates: Sequence[str]
 ) -> "Tensor":
