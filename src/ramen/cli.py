@@ -1,12 +1,14 @@
 """The command line: ``ramen COMMAND``."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated
 
 import typer
 
+from ramen import __version__
 from ramen.data.commands.app import app as data_app
 from ramen.doctor.command import doctor
 from ramen.experiments.commands.compare import compare
@@ -18,6 +20,7 @@ from ramen.experiments.commands.sweep import sweep
 from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
 from ramen.serve.commands.classify import classify, split_names
 from ramen.utils.cublas import without_workspaces
+from ramen.utils.exit_codes import exit_on_error
 
 app = typer.Typer(
     add_completion=False,
@@ -32,10 +35,40 @@ app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ramen {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
     """Set up what every command needs."""
     without_workspaces()
+
+
+@app.command()
+def methods(
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the record of each method as JSON on stdout.")
+    ] = False,
+) -> None:
+    """List the methods with their titles and where they were published; `ramen describe NAME` says more."""
+    from ramen.experiments.plan.values import plain
+    from ramen.methods._registry import describe, list_methods
+
+    records = [describe(name) for name in list_methods()]
+    if json_output:
+        typer.echo(json.dumps([plain(asdict(record)) for record in records], indent=2))
+        return
+    for record in records:
+        venue = f" ({record.venue})" if record.venue else ""
+        typer.echo(f"{record.name:10} {record.title}{venue}")
 
 
 @app.command()
@@ -49,20 +82,17 @@ def describe(
     ] = None,
     model: Annotated[str, typer.Option(help="The model to choose for, with --classes.")] = "tiny",
 ) -> None:
-    """Describe a method: its paper, what it updates, what it predicts with, its parameters."""
+    """Describe a method: its paper, what it updates, what it predicts with, what its parameters mean."""
     from ramen.methods._registry import describe as record
-    from ramen.methods._registry import list_methods
 
     if name is None:
-        for method in list_methods():
-            typer.echo(f"{method:10} {record(method).title}")
+        methods()
         return
     try:
         typer.echo(record(name))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from None
     if classes is not None:
-        from ramen.experiments.commands.options import exit_on_error
         from ramen.methods._registry import create
         from ramen.models.by_name import load_model
 
@@ -97,7 +127,7 @@ def demo(
     from ramen.serve.demo_drawings import classify_drawings
 
     console, names = Console(stderr=json_output), None if classes is None else split_names(classes)
-    try:
+    with exit_on_error():
         results = demonstration.run(
             classes=names,
             methods=method or demonstration.METHODS,
@@ -106,10 +136,8 @@ def demo(
             out=out,
             console=console,
         )
-        report = classify_drawings(out, console, classes=names, seed=seed, quick=quick)
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
+        labelled = classify_drawings(out, console, classes=names, seed=seed, quick=quick)
     console.print(demonstration.NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     if json_output:
-        typer.echo(json.dumps({**results, "classify": report.summary}, indent=2))
-    raise typer.Exit(report.exit_code)
+        typer.echo(json.dumps({**results, "classify": labelled.summary}, indent=2))
+    raise typer.Exit(labelled.exit_code)

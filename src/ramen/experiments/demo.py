@@ -74,7 +74,7 @@ def run(
     experiments = plan([ZERO_SHOT, *methods], data=DATA, seeds=[seed])
     _check_drawable(names, console)
     classifier = load_tiny(names)
-    out.mkdir(parents=True, exist_ok=True)
+    atomic_files.make_folder(out)
     per_domain = PER_DOMAIN_QUICK if quick else PER_DOMAIN
     with Bars(console, keep=True) as bars:
         with bars.count("drawing", per_domain * len(DOMAINS)) as advance:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ramen.experiments.analysis.grouping import Group
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.analysis.sweep_curve import Point, Sweep
 from ramen.experiments.figures import cost, heatmaps, results
 from ramen.experiments.figures.style import INK, page_svg

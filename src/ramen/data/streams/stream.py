@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 import ramen.data.streams.orders  # noqa: F401  # registers the protocols
 from ramen.data.dataset import Dataset, Domain, Labels
@@ -21,6 +19,9 @@ from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_p
 from ramen.data.streams.stream_inputs import StreamSource, resolve_source
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, IntArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream"]
 
@@ -88,8 +89,10 @@ class Stream:
         ]
         return [b for b in batches if b.stop - b.start == size] if drop_last else batches
 
-    def read(self, batch: slice) -> Tensor | list[Path]:
+    def read(self, batch: slice) -> "Tensor | list[Path]":
         """The images of a batch in stream order, in a form that ``ZeroShotClassifier.preprocess`` takes."""
+        import torch
+
         domains, indices = self.domain[batch], self.index[batch]
         severities = np.zeros_like(domains) if self.severity is None else self.severity[batch]
         images: list[Any] = [None] * len(domains)
@@ -99,7 +102,7 @@ class Stream:
             read = source.domains[domain].images.read(indices[positions].tolist())
             for position, image in zip(positions, read, strict=True):
                 images[position] = image
-        shapes = {tuple(image.shape) if isinstance(image, Tensor) else "a file" for image in images}
+        shapes = {tuple(image.shape) if isinstance(image, torch.Tensor) else "a file" for image in images}
         if shapes == {"a file"} or not images:
             return images
         if len(shapes) > 1:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ramen.experiments.analysis import paper
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.analysis.sweep_curve import Sweep
 from ramen.experiments.figures.style import (
     COLOURS,
