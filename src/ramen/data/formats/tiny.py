@@ -32,6 +32,15 @@ class LazyDrawings:
     def _pixels(self) -> NDArray[np.uint8]:
         return draw_domain(self.domain, list(OBJECTS), self.count, self.seed)
 
+    @property
+    def waiting(self) -> int:
+        """How many images are still to be drawn."""
+        return 0 if "_pixels" in self.__dict__ else self.count
+
+    def prepare(self) -> None:
+        """Draw them now, so that no reader waits for it."""
+        _ = self._pixels
+
     def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, 32, 32)``."""
         check_indices(indices, self.count)

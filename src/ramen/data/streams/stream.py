@@ -5,7 +5,7 @@ The domains, labels and severities of a stream are for scoring and analysis; met
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ramen.data.streams.orders  # noqa: F401  # registers the protocols
-from ramen.data.dataset import Dataset, Domain, Labels
+from ramen.data.dataset import Dataset, Domain, Labels, PreparedSource
 from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol
 from ramen.data.streams.stream_inputs import StreamSource, resolve_source
 from ramen.utils import checks
@@ -109,6 +109,29 @@ class Stream:
             found = ", ".join(sorted(map(str, shapes)))
             raise ValueError(f"all images of a batch must have the same shape, or all be files, got {found}")
         return torch.stack(images)
+
+    @property
+    def waiting(self) -> int:
+        """How many images are still to be made, such as drawings, before all can be read."""
+        return sum(source.waiting for source in self._unprepared())
+
+    def prepare(self, advance: Callable[[int], object] = lambda count: None) -> None:
+        """Make what must be made before images can be read: reading then takes equally long for everybody.
+
+        Args:
+            advance: Called with the number of images that were made since the last call.
+        """
+        for source in self._unprepared():
+            count = source.waiting
+            source.prepare()
+            advance(count)
+
+    def _unprepared(self) -> list[PreparedSource]:
+        datasets = [self.dataset, *self.severities.values()]
+        used = set(self.domain.tolist())
+        sources = [one.domains[number].images for one in datasets for number in sorted(used)]
+        unique = {id(source): source for source in sources if isinstance(source, PreparedSource)}
+        return [source for source in unique.values() if source.waiting]
 
     def identity(self) -> dict[str, Any]:
         """What a result records about its stream, in plain values; ``order`` is a hash of the order."""
