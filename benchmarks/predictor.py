@@ -6,8 +6,12 @@
 
 A predictor decodes beside the device. At best it is as fast as the slower of the two: decoding alone, with
 the same workers, and the method alone, on batches that are ready. "of the slower" is its rate relative to
-that, in the same run; "decoding" and "method" are the two rates. Each rate is the best of several repeats,
-which take turns; the first batch, before which workers start, is not timed.
+that, in the same run; "decoding" and "method alone" are the two rates. On a CPU the method takes cores from
+decoding, so that this is less than 1 unless there are cores to spare. The rows of "waiting" have a stand-in
+for the method that takes as long per batch and no core, as if there were a device.
+
+Each rate is the best of several repeats, which take turns. The first half of the batches is not timed, as
+workers start meanwhile, and neither is the time that they take to end.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import os
 import platform
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -39,12 +44,11 @@ CLASSES = tuple(f"object {number}" for number in range(10))
 
 
 def rate(batches: Iterable[Sized]) -> float:
-    """Images per second after the first batch."""
-    remaining = iter(batches)
-    next(remaining)
-    start = time.perf_counter()
-    images = sum(map(len, remaining))
-    return images / (time.perf_counter() - start)
+    """Images per second, in the second half of the batches."""
+    arrivals = [(len(batch), time.perf_counter()) for batch in batches]
+    timed = arrivals[len(arrivals) // 2 :]
+    start = arrivals[len(arrivals) // 2 - 1][1]
+    return sum(images for images, _ in timed) / (timed[-1][1] - start)
 
 
 def decoding(folder: Path, classifier: ramen.ZeroShotClassifier, workers: int, batch: int) -> float:
@@ -79,41 +83,79 @@ def classifying(folder: Path, method: ramen.Method, workers: int, batch: int) ->
     return rate(answers())
 
 
+class Waiting(ramen.Method):
+    """A stand-in for a method on a device: it takes its time, but none of the CPU's.
+
+    Args:
+        classifier: Provides the classes.
+        seconds: How long a batch takes.
+    """
+
+    info = ramen.MethodInfo(
+        name="waiting",
+        title="Stand-in for a device",
+        venue="",
+        paper="",
+        updates="nothing",
+        predicts_with="nothing",
+        batch_dependent=False,
+        forwards=0,
+        backwards=0,
+    )
+
+    def __init__(self, classifier: ramen.ZeroShotClassifier, seconds: float) -> None:
+        super().__init__(classifier)
+        self.seconds = seconds
+
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        """Wait."""
+        time.sleep(self.seconds)
+        logits = torch.zeros(len(images), self.classifier.num_classes, device=images.device)
+        return ramen.Answer(logits, logits, usable)
+
+
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """One row per number of workers."""
+    """One row per method and number of workers."""
     classifier = load_model(options.model, CLASSES, device=options.device, dtype=options.dtype)
     paths = write_photographs(folder, options.files)
     starts = range(0, len(paths), options.batch)
     batches = [classifier.preprocess(paths[start : start + options.batch]) for start in starts]
-    best = {workers: {"decoding": 0.0, "classify": 0.0} for workers in options.workers}
-    alone = 0.0
+    best: dict[tuple[str, int], float] = defaultdict(float)
+
+    def note(what: str, workers: int, found: float) -> None:
+        best[what, workers] = max(best[what, workers], found)
+
     for _ in range(options.repeats):
-        alone = max(alone, predicting(ramen.create(options.method, classifier), batches))
-        for workers, rates in best.items():
+        note("method", 0, predicting(ramen.create(options.method, classifier), batches))
+        waiting = Waiting(classifier, options.batch / best["method", 0])
+        for workers in options.workers:
             method = ramen.create(options.method, classifier)
-            decoded = decoding(folder, classifier, workers, options.batch)
-            classified = classifying(folder, method, workers, options.batch)
-            rates["decoding"] = max(rates["decoding"], decoded)
-            rates["classify"] = max(rates["classify"], classified)
+            note("decoding", workers, decoding(folder, classifier, workers, options.batch))
+            note(options.method, workers, classifying(folder, method, workers, options.batch))
+            note("waiting", workers, classifying(folder, waiting, workers, options.batch))
+    alone = best["method", 0]
     return [
         {
+            "method": name,
             "workers": workers,
-            "decoding": rates["decoding"],
-            "method": alone,
-            "classify": rates["classify"],
-            "of_the_slower": rates["classify"] / min(alone, rates["decoding"]),
+            "decoding": best["decoding", workers],
+            "alone": alone,
+            "classify": best[name, workers],
+            "of_the_slower": best[name, workers] / min(alone, best["decoding", workers]),
         }
-        for workers, rates in best.items()
+        for name in (options.method, "waiting")
+        for workers in options.workers
     ]
 
 
 def show(rows: Sequence[dict[str, Any]], title: str, console: Console) -> None:
+    """Print the rows as a table."""
     table = Table(title=title)
-    for column in ("workers", "decoding", "method", "classify", "of the slower"):
-        table.add_column(column, justify="right")
+    for column in ("method", "workers", "decoding", "method alone", "classify", "of the slower"):
+        table.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
-        figures = [f"{row[name]:,.0f}" for name in ("decoding", "method", "classify")]
-        table.add_row(str(row["workers"]), *figures, f"{row['of_the_slower']:.2f}")
+        figures = [f"{row[name]:,.0f}" for name in ("decoding", "alone", "classify")]
+        table.add_row(row["method"], str(row["workers"]), *figures, f"{row['of_the_slower']:.2f}")
     console.print(table)
 
 
@@ -130,11 +172,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     if options.files <= options.batch:
-        parser.error("--files must be more than --batch: the first batch is not timed")
+        parser.error("--files must be more than --batch: the first half of the batches is not timed")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(options, Path(folder))
-    title = f"images per second: {options.method} on {options.model}, JPEG files of 500 x 375"
+    title = f"images per second: {options.model}, batches of {options.batch}, JPEG files of 500 x 375"
     show(rows, title, Console())
     if options.out is not None:
         device = torch.cuda.get_device_name() if options.device.startswith("cuda") else None
