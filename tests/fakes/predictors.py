@@ -37,9 +37,6 @@ class FakePredictor:
             self.counts = FakeCounts(self.counts.images + len(batch) - failed, self.counts.errors + failed)
             yield from results
 
-    def flush(self):
-        """Nothing is kept."""
-
     def result(self, source):
         if isinstance(source.value, NoImage):
             return failure(source.key)

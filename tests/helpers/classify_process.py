@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import open_clip  # noqa: F401  # for all that are forked
@@ -17,6 +17,7 @@ from ramen.cli import app
 from ramen.methods._base import Method
 from ramen.serve import classify_run  # noqa: F401
 from ramen.serve.outputs.label_file import LabelFile
+from ramen.serve.store.segments import LocalSegments
 
 PATIENCE = 120  # seconds until a process that should have done something is given up
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -31,6 +32,7 @@ class ClassifyProcess:
         folder: Where it runs, and where its standard streams are kept.
         dies_at: Kill it as soon as its output has so many bytes, in the middle of a write.
         batch_seconds: How long each batch takes at least.
+        state_seconds: How long it takes until what a batch taught is on disk, at least.
         stdin: What it reads.
     """
 
@@ -41,11 +43,15 @@ class ClassifyProcess:
         *,
         dies_at: int | None = None,
         batch_seconds: float = 0.0,
+        state_seconds: float = 0.0,
         stdin: str = "",
     ) -> None:
         self._streams = [folder / name for name in ("stdin", "stdout", "stderr")]
         self._streams[0].write_text(stdin)
-        given = (list(map(str, arguments)), folder, self._streams, dies_at, batch_seconds)
+        changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
+        changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
+        changes += [(_die_at, (dies_at,))] if dies_at is not None else []
+        given = (list(map(str, arguments)), folder, self._streams, changes)
         self._process = _CONTEXT.Process(target=_run, args=given)
         self._process.start()
 
@@ -84,16 +90,14 @@ class ClassifyProcess:
 
 
 def _run(
-    arguments: list[str], folder: Path, streams: list[Path], dies_at: int | None, batch_seconds: float
+    arguments: list[str], folder: Path, streams: list[Path], changes: list[tuple[Callable, tuple]]
 ) -> None:
     os.chdir(folder)
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-    if dies_at is not None:
-        _die_at(dies_at)
-    if batch_seconds:
-        _slow_down(batch_seconds)
+    for change, given in changes:
+        change(*given)
     app(["classify", *arguments])
 
 
@@ -109,11 +113,11 @@ def _die_at(size: int) -> None:
     LabelFile._write = write
 
 
-def _slow_down(seconds: float) -> None:
-    predict = Method.predict
+def _slow_down(kind: type, name: str, seconds: float) -> None:
+    quickly = getattr(kind, name)
 
-    def slowly(self: Method, *given, **named):
+    def slowly(*given, **named):
         time.sleep(seconds)
-        return predict(self, *given, **named)
+        return quickly(*given, **named)
 
-    Method.predict = slowly
+    setattr(kind, name, slowly)

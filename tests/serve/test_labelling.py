@@ -1,6 +1,6 @@
 import pytest
 
-from ramen.serve.labelling import in_batches, label_files, recover
+from ramen.serve.labelling import forget_unlearned, in_batches, label_files, recover
 from ramen.serve.outputs.output import open_output
 from tests.fakes.predictors import FakePredictor
 from tests.fakes.served_results import IDENTITY, answer
@@ -44,27 +44,6 @@ def test_a_batch_is_in_the_output_before_the_next_is_answered(files, out):
 
         label_files(predictor, files, output, after_batch=check)
     assert seen == [files[:4], files[4:8], files[8:]]
-    assert keys(out) == files
-
-
-def test_what_was_learned_is_on_disk_before_the_results_are(files, out, monkeypatch):
-    predictor, order = FakePredictor(4), []
-    monkeypatch.setattr(predictor, "flush", lambda: order.append("state"))
-    with open_output(out, IDENTITY) as output:
-        append = output.append
-        monkeypatch.setattr(output, "append", lambda batch: (order.append("rows"), append(batch)))
-        label_files(predictor, files, output)
-    assert order == ["state", "rows"] * 3
-
-
-def test_a_state_that_cannot_be_written_does_not_stop_the_rows(files, out, monkeypatch):
-    def full():
-        raise OSError(28, "No space left on device")
-
-    predictor = FakePredictor(4)
-    monkeypatch.setattr(predictor, "flush", full)
-    with open_output(out, IDENTITY) as output:
-        label_files(predictor, files, output)
     assert keys(out) == files
 
 
@@ -118,3 +97,63 @@ def test_results_for_files_that_nobody_asked_for_are_left_out(files, out):
         learned = (answer(files[1]), answer("elsewhere.png"))
         found = recover(FakePredictor(resumed=learned), output, files[1:])
         assert [result.key for result in found] == [files[1]]
+
+
+# -- rows that are ahead of the state -------------------------------------------------------------------
+
+
+def killed_at(out, files, versions, state="state"):
+    """A killed run whose rows say how much the method had seen."""
+    with open_output(out, IDENTITY, state=state) as output:
+        output.start()
+        rows = zip(files, versions, strict=True)
+        output.append(answer(file, state_version=version) for file, version in rows)
+
+
+@pytest.mark.parametrize(("learned", "left"), [(9, 9), (6, 6), (3, 3), (0, 3), (12, 9)])
+def test_rows_that_the_state_has_not_learned_are_done_again(files, out, learned, left):
+    """Batches of three; up to two of them may be ahead, more never are."""
+    killed_at(out, files[:3], [3] * 3)
+    with open_output(out, IDENTITY, state="state") as output:
+        output.start()
+        output.append(answer(file, state_version=3 + 3 * (1 + n // 3)) for n, file in enumerate(files[3:9]))
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, learned, 3) == 9 - left
+        assert output.keys == set(files[:left])
+        assert output.tally.files == left
+        output.append([answer("new")])
+    assert keys(out) == [*files[:left], "new"]
+
+
+def test_a_state_that_was_lost_costs_no_rows(files, out):
+    killed_at(out, files[:9], [3, 3, 3, 6, 6, 6, 9, 9, 9])
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, 0, 3) == 0
+    assert len(keys(out)) == 9
+
+
+def test_a_row_whose_file_is_gone_stays(files, out):
+    killed_at(out, [*files[:3], "gone.png"], [3, 3, 3, 4])
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, 3, 3) == 0
+
+
+def test_rows_of_runs_before_the_killed_one_stay(files, out):
+    """They were made with another state, or without one, and say nothing about this one."""
+    with open_output(out, IDENTITY) as output:
+        output.start()
+        output.append(answer(file, state_version=3) for file in files[:3])
+        output.finish()
+    killed_at(out, files[3:4], [1])
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, 0, 3) == 1
+    assert keys(out) == files[:3]
+
+
+def test_after_a_run_that_ended_all_rows_stay(files, out):
+    with open_output(out, IDENTITY, state="state") as output:
+        output.start()
+        output.append([answer(files[0], state_version=8)])
+        output.finish()
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, 0, 3) == 0

@@ -22,7 +22,7 @@ from ramen.models.by_name import load_model
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.serve.changes_page.page import PageSettings, write_page
 from ramen.serve.classify_bar import shown_on
-from ramen.serve.labelling import label_files, recover
+from ramen.serve.labelling import forget_unlearned, label_files, recover
 from ramen.serve.outputs.output import Output, check_output, open_output
 from ramen.serve.outputs.record import Identity
 from ramen.serve.photos import Photos
@@ -143,10 +143,13 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
         )
         files = request.photos.find(output.keys)
         predictor = stack.enter_context(_predictor(request, method, len(files)))
+        again = forget_unlearned(output, method.images_seen, request.batch)
+        if again:
+            files = request.photos.find(output.keys)
         say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
         stop = stack.enter_context(stop_on_signals(lambda: say("stopping after this batch")))
         output.start()
-        for words in _introduction(request, output, files):
+        for words in _introduction(request, output, files, again):
             say(words)
         _label(request, predictor, output, files, stop, console)
         output.finish()
@@ -208,10 +211,14 @@ def _predictor(request: ClassifyRequest, method: Method, files: int) -> Predicto
     )
 
 
-def _introduction(request: ClassifyRequest, output: Output, files: Sequence[str]) -> Iterable[str]:
+def _introduction(
+    request: ClassifyRequest, output: Output, files: Sequence[str], again: int
+) -> Iterable[str]:
     """What was found, in words, as far as it is not what everybody expects."""
     if output.cut:
         yield f"{output.path} ended in the middle of a row, which is written again"
+    if again:
+        yield f"{request.state} had not learned from the last {again:,} results, which are made again"
     if output.before:
         yield f"{output.path} has {output.before:,} results already; files that are left: {len(files):,}"
         if request.state is None and files:

@@ -1,7 +1,7 @@
 """Files into an output: what was interrupted is continued, and every file gets exactly one row."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import takewhile
 from typing import Protocol
 
@@ -36,8 +36,30 @@ class ResultSource(Protocol):
     def classify(self, sources: object) -> Iterator[Result]:
         """One result per source, in order."""
 
-    def flush(self) -> None:
-        """Wait until what was learned is on disk, if it is kept."""
+
+def forget_unlearned(output: Output, learned: int, batch_size: int) -> int:
+    """Remove the last rows of a killed run if its state has not learned from them: they are to be done again.
+
+    States are written in the background, so that rows may be there first, but no more than those of two
+    batches. If more are ahead of the state, it is another one, or a damaged one: all rows stay, as they do if
+    a file is gone.
+
+    Args:
+        output: Knows whether the last run was killed.
+        learned: How many images the state has seen.
+        batch_size: Files per batch.
+
+    Returns:
+        How many rows were removed.
+    """
+    if not output.recovering:
+        return 0
+    last = output.last_results(2 * batch_size + 1)
+    ahead = [result for result in last if result.state_version > learned]
+    if len(ahead) > 2 * batch_size or not all(os.path.exists(result.key) for result in ahead):
+        return 0
+    output.remove_last(len(ahead))
+    return len(ahead)
 
 
 def recover(predictor: ResultSource, output: Output, files: Sequence[str]) -> list[Result]:
@@ -67,9 +89,6 @@ def label_files(
 ) -> None:
     """Classify files and write the results to the output, batch by batch.
 
-    What was learned from a batch is on disk before its results are: a run that is killed in between finds
-    them in the predictor (``recover``). The other way round, images in the output might never be learned.
-
     Args:
         predictor: What classifies.
         files: Paths, none of which is in the output.
@@ -79,8 +98,6 @@ def label_files(
     """
     wanted = takewhile(lambda _: not stopped(), files)
     for batch in in_batches(predictor, as_sources(wanted)):
-        with suppress(Exception):  # the state cannot be written: that was logged, and is tried again
-            predictor.flush()
         output.append(batch)
         after_batch(batch)
         if stopped():

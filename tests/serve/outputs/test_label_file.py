@@ -1,3 +1,6 @@
+import os
+import time
+
 import pytest
 
 from ramen.serve.outputs.label_file import LabelFile, Tally, in_parts
@@ -82,6 +85,51 @@ def test_something_else_is_left_alone(tmp_path):
     with pytest.raises(ValueError, match="was not written by this command"):
         LabelFile(path, FORMS["csv"])
     assert path.read_bytes() == b"name,price\nsoup,12\n"
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_the_last_rows_can_be_removed(tmp_path, form, count):
+    path = tmp_path / "labels"
+    file = LabelFile(path, form)
+    file.append(RESULTS)
+    file.remove_last(count)
+    left = RESULTS[: len(RESULTS) - count]
+    assert path.read_bytes() == form.header() + b"".join(map(form.encode, left))
+    assert file.keys == {result.key for result in left}
+    assert (file.tally.files, file.tally.errors) == (len(left), sum(r.error is not None for r in left))
+    file.append([answer("f")])
+    assert list(file.results()) == [*left, answer("f")]
+
+
+def test_durable_rows_are_on_the_disk_before_the_next_ones_are_written(tmp_path, form, monkeypatch):
+    sizes = []
+    sync = os.fsync
+
+    def slow_sync(handle):
+        time.sleep(0.02)
+        sizes.append(os.fstat(handle).st_size)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    file = LabelFile(tmp_path / "labels", form, durable=True)
+    ends = [len(form.header())] if form.header() else []
+    for result in RESULTS:
+        file.append([result])
+        ends.append((tmp_path / "labels").stat().st_size)
+    file.close()
+    assert sizes[-len(ends) :] == ends
+
+
+def test_a_disk_that_fails_is_reported(tmp_path, form, monkeypatch):
+    def fail(handle):
+        raise OSError(5, "Input/output error")
+
+    file = LabelFile(tmp_path / "labels", form, durable=True)
+    file.append(RESULTS[:1])
+    monkeypatch.setattr(os, "fsync", fail)
+    file.append(RESULTS[1:2])
+    with pytest.raises(OSError, match="Input/output error"):
+        file.close()
 
 
 def test_parts():

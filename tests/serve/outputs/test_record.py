@@ -10,7 +10,7 @@ from tests.fakes.served_results import IDENTITY
 @pytest.fixture
 def output(tmp_path):
     path = tmp_path / "labels.csv"
-    OutputRecord(path, IDENTITY.to_dict()).start("state")
+    OutputRecord(path, IDENTITY.to_dict()).start("state", 7)
     return path
 
 
@@ -18,7 +18,7 @@ def test_what_was_written_is_read(output):
     record = read_record(output, IDENTITY, [output])
     assert record.identity == IDENTITY.to_dict()
     (run,) = record.runs
-    assert (run.state, run.seconds, run.files) == ("state", None, 0)
+    assert (run.state, run.before, run.seconds, run.files) == ("state", 7, None, 0)
     assert run.started.endswith("+00:00")
     assert record_path(output).name == ".labels.csv.ramen.json"
 

@@ -1,8 +1,9 @@
 """A file of rows that grows while images are classified, and survives being killed."""
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -53,7 +54,8 @@ class LabelFile:
     Args:
         path: The file; it is created if it is missing.
         form: How rows are written.
-        durable: Wait at each ``append`` until the disk has the rows, so that not even a power cut loses them.
+        durable: Have rows on the disk before the next ones are written, so that a power cut loses at most the
+            last ones.
         keep: Rows for which it is False are removed first.
 
     Attributes:
@@ -71,13 +73,16 @@ class LabelFile:
         durable: bool = False,
         keep: Callable[[Result], bool] = lambda result: True,
     ) -> None:
-        self.path, self._form, self._durable = path, form, durable
+        self.path, self._form = path, form
+        self._syncs = ThreadPoolExecutor(1, thread_name_prefix="ramen-output") if durable else None
+        self._sync: Future[None] | None = None  # of what was written last, in the background
         self.keys: set[str] = set()
         self.tally = Tally()
         self.cut = 0
         dropped = path.exists() and self._scan(keep)
         if dropped:
             self._rewrite(keep)
+        # not buffered: what was written survives the end of the process
         self._file = path.open("ab", buffering=0)
         if self._file.tell() == 0:
             self._write(form.header())
@@ -144,15 +149,37 @@ class LabelFile:
             self._count(result)
 
     def _write(self, data: bytes) -> None:
+        self._wait_for_disk()
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
-        if self._durable:
-            os.fsync(self._file.fileno())
+        if self._syncs is not None:
+            self._sync = self._syncs.submit(os.fsync, self._file.fileno())
+
+    def _wait_for_disk(self) -> None:
+        if self._sync is not None:
+            sync, self._sync = self._sync, None
+            sync.result()
+
+    def remove_last(self, count: int) -> None:
+        """Remove the last rows."""
+        if not count:
+            return
+        with self.path.open("rb") as file:
+            ends = deque((end for _, end in self._read(file)), maxlen=count + 1)
+            end = ends[0] if len(ends) > count else self._header_end(file)
+        self._file.truncate(end)
+        self.keys, self.tally = set(), Tally()
+        self._scan(lambda result: True)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; all rows are on the disk then, if they are to be durable."""
+        try:
+            self._wait_for_disk()
+        finally:
+            if self._syncs is not None:
+                self._syncs.shutdown()
+            self._file.close()
 
 
 def in_parts(results: Iterable[Result], size: int) -> Iterator[list[Result]]:

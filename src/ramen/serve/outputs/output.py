@@ -1,6 +1,7 @@
 """The output of a run that may be interrupted and started again: rows, their record, a lock."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ class Output:
 
     Attributes:
         path: The file that users read.
-        before: How many results it had when it was opened.
+        before: How many results it had when this run started.
         recovering: Whether the last run was killed while it used the state that this run uses: then the
             state may have learned images whose results are not in the output.
     """
@@ -42,12 +43,14 @@ class Output:
         last = record.runs[-1] if record.runs else None
         killed = last is not None and last.seconds is None
         self.recovering = killed and state is not None and last is not None and last.state == state
+        self._last_before = 0 if last is None else last.before
         self._run: RunRecord | None = None
         self._start = time.monotonic()
 
     def start(self) -> None:
         """Note that a run starts. Whatever can be refused has been refused before."""
-        self._run, self._start = self._record.start(self._state), time.monotonic()
+        self.before = self._rows.tally.files
+        self._run, self._start = self._record.start(self._state, self.before), time.monotonic()
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -89,6 +92,15 @@ class Output:
         """All results, from the first on."""
         return self._rows.results()
 
+    def last_results(self, most: int) -> list[Result]:
+        """The last results of the last run before this one, at most so many."""
+        own = max(0, self._rows.tally.files - self._last_before)
+        return list(deque(self._rows.results(), maxlen=min(own, most)))
+
+    def remove_last(self, count: int) -> None:
+        """Remove the last results."""
+        self._rows.remove_last(count)
+
     def finish(self) -> None:
         """Note that this run has come to its end, and that all results it got are in the output."""
         if self._run is None:
@@ -109,7 +121,7 @@ def open_output(
     Args:
         path: A file whose suffix is one of ``SUFFIXES``; missing parent folders are created.
         identity: What the results are made with. An output of something else is refused.
-        state: Where what is learned is kept; with one, rows are on the disk before ``append`` returns.
+        state: Where what is learned is kept; with one, rows are made durable too.
         retry_failed: Remove the rows of files that failed, so that they are tried again.
     """
     check_output(path)

@@ -70,12 +70,14 @@ class RunRecord:
     Attributes:
         started: When, in UTC.
         state: Where what it learned is kept, if anywhere.
+        before: How many results were in the output.
         seconds: How long it took; None while it runs, and for ever if it was killed.
         files: How many files it added to the output.
     """
 
     started: str
     state: str | None
+    before: int = 0
     seconds: float | None = None
     files: int = 0
 
@@ -94,9 +96,9 @@ class OutputRecord:
     identity: dict[str, Any]
     runs: list[RunRecord] = field(default_factory=list)
 
-    def start(self, state: str | None) -> RunRecord:
-        """Note that a run starts."""
-        self.runs.append(RunRecord(datetime.now(UTC).isoformat(timespec="seconds"), state))
+    def start(self, state: str | None, before: int) -> RunRecord:
+        """Note that a run starts, with so many results in the output."""
+        self.runs.append(RunRecord(datetime.now(UTC).isoformat(timespec="seconds"), state, before))
         self.write()
         return self.runs[-1]
 
