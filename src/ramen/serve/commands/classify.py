@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
     from ramen.serve.classify_run import ClassifyRequest
@@ -111,9 +111,9 @@ def classify(
     """
     from rich.console import Console
 
-    from ramen.serve.classify_run import classify_files
+    from ramen.serve.classify_run import MissingWeightsError, classify_files
 
-    with exit_on_failure():
+    with exit_on_error(MissingWeightsError, ImportError):
         request = make_request(
             photos,
             class_names(classes, classes_file),
@@ -207,20 +207,3 @@ def in_words(summary: dict[str, Any]) -> str:
     written = [summary[name] for name in ("out", "page", "sorted_into") if summary[name] is not None]
     stopped = "; stopped, the same command continues" if summary["stopped"] else ""
     return f"{words}{stopped}\n" + "\n".join(f"  {path}" for path in written)
-
-
-@contextmanager
-def exit_on_failure() -> Iterator[None]:
-    """Turn errors into messages and exit codes: 2 for wrong usage, 1 for what the machine cannot do."""
-    from ramen.serve.classify_run import MissingWeightsError
-    from ramen.utils.file_locks import LockedError
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except (MissingWeightsError, LockedError, ImportError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    except (ValueError, TypeError) as error:
-        raise typer.BadParameter(str(error)) from None
