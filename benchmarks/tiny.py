@@ -22,7 +22,7 @@ from ramen.data.drawings.domains import DOMAINS
 from ramen.data.drawings.images import draw_images
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments import demo
-from ramen.experiments.analysis.scoring import over_seeds
+from ramen.experiments.analysis.spread import over_seeds
 from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.run.method_run import MethodRun
 from ramen.experiments.tables.table import Cell, Column, Table, number_cell, spread_cell

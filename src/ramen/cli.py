@@ -1,12 +1,14 @@
 """The command line: ``ramen COMMAND``."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated
 
 import typer
 
+from ramen import __version__
 from ramen.data.commands.app import app as data_app
 from ramen.doctor.command import doctor
 from ramen.experiments.commands.compare import compare
@@ -15,7 +17,10 @@ from ramen.experiments.commands.report import report
 from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
+from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
+from ramen.serve.commands.classify import classify, split_names
 from ramen.utils.cublas import without_workspaces
+from ramen.utils.exit_codes import exit_on_error
 
 app = typer.Typer(
     add_completion=False,
@@ -23,21 +28,47 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
+app.command(epilog=CLASSIFY_EPILOG)(classify)
 for command in (run, compare, sweep, report, study, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
 
 
-def _names(listed: str) -> list[str]:
-    """Class names that are separated by commas."""
-    return [name.strip() for name in listed.split(",") if name.strip()]
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ramen {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
     """Set up what every command needs."""
     without_workspaces()
+
+
+@app.command()
+def methods(
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the record of each method as JSON on stdout.")
+    ] = False,
+) -> None:
+    """List the methods with their titles and where they were published; `ramen describe NAME` says more."""
+    from ramen.experiments.plan.values import plain
+    from ramen.methods._registry import describe, list_methods
+
+    records = [describe(name) for name in list_methods()]
+    if json_output:
+        typer.echo(json.dumps([plain(asdict(record)) for record in records], indent=2))
+        return
+    for record in records:
+        venue = f" ({record.venue})" if record.venue else ""
+        typer.echo(f"{record.name:10} {record.title}{venue}")
 
 
 @app.command()
@@ -51,25 +82,22 @@ def describe(
     ] = None,
     model: Annotated[str, typer.Option(help="The model to choose for, with --classes.")] = "tiny",
 ) -> None:
-    """Describe a method: its paper, what it updates, what it predicts with, its parameters."""
+    """Describe a method: its paper, what it updates, what it predicts with, what its parameters mean."""
     from ramen.methods._registry import describe as record
-    from ramen.methods._registry import list_methods
 
     if name is None:
-        for method in list_methods():
-            typer.echo(f"{method:10} {record(method).title}")
+        methods()
         return
     try:
         typer.echo(record(name))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from None
     if classes is not None:
-        from ramen.experiments.commands.options import exit_on_error
         from ramen.methods._registry import create
         from ramen.models.by_name import load_model
 
         with exit_on_error():
-            created = create(name, load_model(model, _names(classes)))
+            created = create(name, load_model(model, split_names(classes)))
         typer.echo(f"\nOn {model} with these classes:\n{indent(str(created.parameters), '  ')}")
 
 
@@ -96,17 +124,20 @@ def demo(
     from rich.console import Console
 
     from ramen.experiments import demo as demonstration
+    from ramen.serve.demo_drawings import classify_drawings
 
-    try:
+    console, names = Console(stderr=json_output), None if classes is None else split_names(classes)
+    with exit_on_error():
         results = demonstration.run(
-            classes=None if classes is None else _names(classes),
+            classes=names,
             methods=method or demonstration.METHODS,
             seed=seed,
             quick=quick,
             out=out,
-            console=Console(stderr=json_output),
+            console=console,
         )
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
+        labelled = classify_drawings(out, console, classes=names, seed=seed, quick=quick)
+    console.print(demonstration.NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     if json_output:
-        typer.echo(json.dumps(results, indent=2))
+        typer.echo(json.dumps({**results, "classify": labelled.summary}, indent=2))
+    raise typer.Exit(labelled.exit_code)

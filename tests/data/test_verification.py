@@ -4,6 +4,9 @@ import hashlib
 import json
 from dataclasses import replace
 
+import numpy as np
+from PIL import Image
+
 from ramen.data import registry
 from ramen.data.verification import verify
 from ramen.images.preprocess import MAX_PIXELS, Preprocess
@@ -60,6 +63,7 @@ def test_deep_decodes_every_image_and_names_the_damaged(tmp_path):
     (tmp_path / "summer/bear/c.jpg").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "summer/wolf/a.jpg").write_bytes(b"")
     (tmp_path / "winter/bear/a.jpg").write_bytes(b"<html>not found</html>")
+    Image.fromarray(np.array([[0, 5000]], np.float32)).save(tmp_path / "winter/bear/b.jpg", "TIFF")
     (tmp_path / "winter/wolf/huge.png").write_bytes(enormous_png(int(MAX_PIXELS**0.5) + 1))
     assert sound == (tmp_path / "summer/bear/b.jpg").read_bytes()
 
@@ -72,11 +76,13 @@ def test_deep_decodes_every_image_and_names_the_damaged(tmp_path):
         "summer/bear/c.jpg",
         "summer/wolf/a.jpg",
         "winter/bear/a.jpg",
+        "winter/bear/b.jpg",
         "winter/wolf/huge.png",
     ]
     assert all(finding.level == "error" for finding in result.findings)
     assert "truncated" in result.findings[0].what
-    assert f"more than {MAX_PIXELS}" in result.findings[3].what
+    assert "floats from 0 to 5000" in result.findings[3].what
+    assert f"more than {MAX_PIXELS}" in result.findings[4].what
 
 
 def test_the_preprocessing_takes_what_is_read(tmp_path):

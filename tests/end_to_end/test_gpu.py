@@ -208,6 +208,7 @@ def test_preprocessing_gives_the_numbers_of_the_cpu(mode: str, interpolation: st
         (224, (375, 500)),
         (224, (900, 301)),
         (64, (33, 2000)),
+        (224, (10, 3000)),  # of which Pillow would enlarge 15 million pixels
         ((48, 32), (57, 91)),
     ]:
         preprocess = ramen.Preprocess(size, interpolation=interpolation, resize_mode=mode, fill_color=7)

@@ -54,7 +54,7 @@ def test_what_is_saved_and_printed(quick):
         assert len(np.unique(pixels, axis=0)) > 300  # not an empty page
     for word in ("zero-shot", "EntMin", "Tent", "Ramen", "stained glass", "Average", "±", "times chance"):
         assert word in text
-    for word in ("figure.png", "results.json", "from_open_clip", "(zero-shot", "images/s"):
+    for word in ("figure.png", "results.json", "(zero-shot", "images/s"):
         assert word in text
     assert results["images"] == demo.PER_DOMAIN_QUICK * len(DOMAINS)
 
@@ -113,6 +113,10 @@ def test_own_classes_and_one_method(tmp_path):
     assert results["methods"]["ensemble"]["average"] > 60
     assert "No images of giraffe" in result.stderr
     assert (tmp_path / "figure.png").exists()
+    assert results["classify"]["out"] == str(tmp_path / "labels.csv")
+    assert (tmp_path / "changes.html").exists()
+    for word in ("ramen classify", "from_open_clip"):
+        assert word in result.stderr
 
 
 @pytest.mark.parametrize(

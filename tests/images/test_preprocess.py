@@ -1,6 +1,7 @@
 """The same numbers as open_clip's own transform, for every kind of image; and what is refused."""
 
 import itertools
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
 from ramen.images import resize
+from ramen.images.decoding import UnreadableImageError
 from ramen.images.geometry import fitted_size
 from ramen.images.image_inputs import open_image
 from ramen.images.preprocess import Preprocess
+from ramen.testing.image_corpus import orientation
 
 
 def random_image(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -100,6 +103,89 @@ def test_another_default_device_or_type_changes_nothing() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(result, expected)
+
+
+# -- unusual images ---------------------------------------------------------------------------------
+
+
+def test_sixteen_bits_and_floats_are_not_cut_off(tmp_path: Path) -> None:
+    """They give the numbers of the same image in eight bits, from files and as PIL images."""
+    narrow = random_image(40, 30, "L")
+    values = np.asarray(narrow)
+    wide = {
+        "wide.png": Image.fromarray(values.astype(np.uint16) * 257),
+        "wide.tif": Image.fromarray(values.astype(np.uint16) * 257),
+        "unit.tif": Image.fromarray(values.astype(np.float32) / 255),
+        "floats.tif": Image.fromarray(values.astype(np.float32)),
+        "integers.tif": Image.fromarray(values.astype(np.int32)),
+    }
+    preprocess = Preprocess(24)
+    for name, image in wide.items():
+        image.save(tmp_path / name)
+        for source in (image, tmp_path / name):
+            assert torch.equal(preprocess(source), preprocess(narrow)), name
+    out_of_range = Image.fromarray(np.array([[0, 1000]], np.float32))
+    with pytest.raises(UnreadableImageError, match=r"image 1 cannot be read .*floats from 0 to 1000"):
+        preprocess([narrow, out_of_range])
+
+
+def test_photographs_of_data_sets_are_not_turned(tmp_path: Path) -> None:
+    plain, turned = tmp_path / "plain.jpg", tmp_path / "turned.jpg"
+    random_image(40, 30).save(plain)
+    random_image(40, 30).save(turned, exif=orientation(6))
+    assert torch.equal(Preprocess(24)(turned), Preprocess(24)(plain))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize("resize_mode", ["shortest", "longest", "squash"])
+def test_the_smallest_images(size: tuple[int, int], resize_mode: str) -> None:
+    config = PreprocessCfg(size=32, resize_mode=resize_mode)
+    theirs = image_transform_v2(config, is_train=False)
+    image = random_image(*size)
+    assert torch.equal(Preprocess.from_open_clip(vars(config))(image)[0], theirs(image))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "LA", "RGBA", "P", "1", "CMYK"])
+@pytest.mark.parametrize("size", [(4_001, 10), (10, 4_001), (3_000, 7)])
+def test_elongated_images_equal_open_clip_without_enlarging_all_of_them(
+    size: tuple[int, int], mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PreprocessCfg(size=224)
+    image = random_image(*size, mode)
+    expected = image_transform_v2(config, is_train=False)(image)
+    resize._rows_first.cache_clear()
+    largest = largest_resize(monkeypatch)
+    assert torch.equal(Preprocess.from_open_clip(vars(config))(image)[0], expected)
+    assert max(largest) <= 2**22 + 2**16
+
+
+def largest_resize(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pixels of every image that Pillow resizes from now on."""
+    original, asked = Image.Image.resize, [0]
+
+    def counted(self: Image.Image, size: tuple[int, int], *rest: object) -> Image.Image:
+        asked.append(size[0] * size[1])
+        return original(self, size, *rest)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    return asked
+
+
+@pytest.mark.parametrize("size", [(20_000, 10), (10, 20_000), (300_000, 1)])
+def test_of_a_very_elongated_image_only_the_centre_counts(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives the pixels of a short piece around its centre, up to the rounding of positions."""
+    piece = random_image(min(size[0], 100), min(size[1], 100))
+    image = Image.new("RGB", size, (9, 99, 200))
+    image.paste(piece, ((size[0] - piece.width) // 2, (size[1] - piece.height) // 2))
+    asked = largest_resize(monkeypatch)
+    preprocess = Preprocess(224)
+    pixels = preprocess.pixels(image)
+    assert max(asked) <= 2**22 + 2**16
+    assert (pixels.int() - preprocess.pixels(piece)).abs().max() <= 1
+    batch = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)[None]
+    assert torch.equal(pixels_on_a_device(preprocess, batch), pixels)
 
 
 # -- how tensors on a device are resized, computed on the CPU ---------------------------------------
@@ -193,6 +279,78 @@ def test_the_device_is_no_part_of_the_settings() -> None:
     assert Preprocess(**bound.settings()) == free
 
 
+# -- images that cannot be read ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Three good ones and two bad ones."""
+    for index in range(3):
+        random_image(40, 30, seed=index).save(tmp_path / f"{index}.png")
+    (tmp_path / "bad.png").write_bytes((tmp_path / "0.png").read_bytes()[:300])
+    return [tmp_path / name for name in ("0.png", "bad.png", "1.png", "missing.png", "2.png")]
+
+
+def test_one_bad_file_is_an_error_unless_it_is_to_be_skipped(files: list[Path]) -> None:
+    preprocess = Preprocess(24)
+    good = [files[0], files[2], files[4]]
+    with pytest.raises(UnreadableImageError, match=r"bad\.png cannot be read as an image"):
+        preprocess(files)
+    skipped: dict[int, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images = preprocess(files, on_error="skip", skipped=skipped)
+        assert torch.equal(preprocess.pixels(files, on_error="skip", skipped={}), preprocess.pixels(good))
+    assert torch.equal(images, preprocess(good))
+    assert list(skipped) == [1, 3]
+    assert "bad.png cannot be read as an image: " in skipped[1]
+    assert skipped[3] == f"no image file at {files[3]}"
+
+
+def test_a_warning_names_skipped_files(files: list[Path]) -> None:
+    with pytest.warns(UserWarning, match=r"^2 images were skipped: .*bad\.png cannot .*; no .*") as caught:
+        images = Preprocess(24)(files, on_error="skip")
+    assert len(images) == 3
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match=r"^7 images were skipped: (.*missing\.png; ){5}\.\.\.$") as caught:
+        assert Preprocess(24).pixels([files[3]] * 7, on_error="skip").shape == (0, 3, 24, 24)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_none_may_be_left(files: list[Path]) -> None:
+    skipped: dict[int, str] = {}
+    for preprocess in (Preprocess(24), Preprocess(24).to("meta")):
+        images = preprocess([files[1]], on_error="skip", skipped=skipped)
+        assert images.shape == (0, 3, 24, 24)
+        assert images.dtype == torch.float32
+    assert list(skipped) == [0]
+
+
+def test_images_of_all_kinds_may_be_skipped(files: list[Path]) -> None:
+    good = random_image(40, 30)
+    too_long, truncated = Image.new("L", (1, 4_000_000)), Image.open(files[1])
+    unclear = Image.fromarray(np.array([[0, 70_000]], np.int32))
+    no_pixels = torch.zeros(3, 0, 8, dtype=torch.uint8)
+    skipped: dict[int, str] = {}
+    images = Preprocess(24)(
+        [too_long, good, truncated, unclear, no_pixels, good], on_error="skip", skipped=skipped
+    )
+    assert torch.equal(images, Preprocess(24)([good, good]))
+    assert list(skipped) == [0, 2, 3, 4]
+    assert all(f"image {index} " in reason for index, reason in skipped.items())
+    batch = torch.zeros(2, 3, 1, 4_000_000, dtype=torch.uint8)
+    skipped.clear()
+    assert Preprocess(24).to("meta").pixels(batch, on_error="skip", skipped=skipped).shape[0] == 0
+    assert list(skipped) == [0, 1]
+
+
+def test_what_is_no_image_is_not_skipped() -> None:
+    with pytest.raises(TypeError, match="images must be PIL images, paths or uint8 tensors, got int"):
+        Preprocess(8)([3], on_error="skip")
+    with pytest.raises(ValueError, match="on_error must be one of 'raise', 'skip', got 'ignore'"):
+        Preprocess(8)(random_image(9, 9), on_error="ignore")
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -226,7 +384,7 @@ def test_any_error_of_a_decoder_names_the_file(
         open_image(path)
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.filterwarnings("error")
 def test_an_enormous_file_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "big.png"
     Image.new("1", (12_000, 12_000)).save(path)
@@ -234,11 +392,20 @@ def test_an_enormous_file_is_refused_before_it_is_decoded(tmp_path: Path) -> Non
         open_image(path)
 
 
-def test_an_elongated_image_is_refused() -> None:
-    with pytest.raises(ValueError, match="image 0 of 1 x 5000 pixels is too elongated for 224 x 224"):
-        Preprocess((224, 224))(Image.new("L", (1, 5000)))
+def test_an_image_that_is_too_elongated_is_refused() -> None:
+    with pytest.raises(ValueError, match="image 0 of 1 x 500000 pixels is too elongated for 224 x 224"):
+        Preprocess((224, 224))(Image.new("L", (1, 500_000)))
     with pytest.raises(ValueError, match="too elongated"):
         Preprocess((24, 24), resize_mode="longest")(Image.new("L", (1, 5000)))
+    with pytest.raises(UnreadableImageError, match=r"it is too elongated: .* resized to 448000 x 224"):
+        Preprocess(224)(Image.new("PA", (20_000, 10)))  # which is left to Pillow, in full
+
+
+def test_a_postscript_file_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "program.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(UnreadableImageError, match=r"program\.jpg cannot be read .*it is a PostScript file"):
+        open_image(path)
 
 
 @pytest.mark.parametrize(

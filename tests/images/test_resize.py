@@ -1,4 +1,4 @@
-"""The same pixels as Pillow's own, for every size, filter and window; and the bounds that make it exact."""
+"""The same pixels as Pillow's own, for every size, filter, window and mode."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ramen.images import resize
-from ramen.images.filter_weights import Span, fixed_point_weights
+from ramen.images.filter_weights import Span
 from ramen.images.resize import FILTERS, Plan
 
 
@@ -73,36 +73,6 @@ def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(resize.resize(images, plan), at_once)
 
 
-@pytest.mark.parametrize("interpolation", sorted(FILTERS))
-@pytest.mark.parametrize(
-    ("old", "new"), [(32, 224), (500, 224), (5000, 100), (224, 32), (2, 300), (20_000, 20)]
-)
-def test_every_sum_is_exact_in_float32_and_every_factor_in_tf32(
-    old: int, new: int, interpolation: str
-) -> None:
-    span = Span(old, new, 0, new)
-    weights = fixed_point_weights(span, interpolation, 0, old)
-    bits, digits = resize._digits(weights, span)
-    assert np.array_equal(sum(digit << (bits * place) for place, digit in enumerate(digits)), weights)
-    matrix = resize._matrix(span, interpolation, torch.device("cpu"), torch.float32)
-    mantissa, _ = np.frexp(matrix.stacked.numpy())
-    assert np.array_equal(mantissa * 2**11, np.round(mantissa * 2**11))  # eleven bits
-    carried = 0
-    for digit, scale in zip(digits, matrix.scales, strict=True):
-        largest = 255 * int(np.abs(digit).sum(1).max()) + carried  # of any partial sum, in any order
-        assert largest < 2**24
-        carried = int(largest * scale) + 1
-
-
-def test_weights_by_hand() -> None:
-    # two pixels from four: triangles of twice the width, whose ends are cut off at the border
-    assert (fixed_point_weights(Span(4, 2, 0, 2), "bilinear", 0, 4) / 2**22 * 7).round(5).tolist() == [
-        [3, 3, 1, 0],
-        [0, 1, 3, 3],
-    ]
-    assert (fixed_point_weights(Span(3, 6, 2, 4), "nearest", 0, 3) >> 22).tolist() == [[0, 1, 0]] * 2
-
-
 def test_more_pixels_in_a_sum_than_float32_can_add_are_left_to_pillow() -> None:
     assert not resize.agrees_with_pillow(whole((1, 60_000), (1, 1)))
     with pytest.raises(OverflowError, match="60000 pixels are too many to be resized exactly to 1"):
@@ -144,3 +114,55 @@ def test_switches_of_the_caller_change_nothing() -> None:
         result = resize.resize(images, plan)
     assert torch.equal(result, expected)
     assert not result.is_inference()
+
+
+# -- what is kept of one image ----------------------------------------------------------------------
+
+
+def drawn(mode: str, width: int, height: int, seed: int = 0) -> Image.Image:
+    pixels = noise(1, height, width, seed, extreme=False)[0].transpose(1, 2, 0)
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    if mode == "P":
+        return image.quantize(11)
+    image = image.convert(mode)
+    if mode in ("LA", "RGBA"):  # transparent in places, where premultiplied colours differ
+        image.putalpha(Image.fromarray(noise(1, height, width, seed + 1, extreme=False)[0, 0]))
+    return image
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    spans(),
+    spans(),
+    st.sampled_from(sorted(FILTERS)),
+    st.sampled_from(["RGB", "L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr", "HSV", "RGBX"]),
+)
+def test_what_is_kept_of_an_image(rows: Span, columns: Span, interpolation: str, mode: str) -> None:
+    image = drawn(mode, columns.old, rows.old)
+    resized = image.resize((columns.new, rows.new), FILTERS[interpolation])
+    expected = np.asarray(resized.convert("RGB"))[rows.start : rows.stop, columns.start : columns.stop]
+    kept = resize.resize_kept(image, Plan(rows, columns, interpolation))
+    assert kept.mode == "RGB"
+    assert np.array_equal(np.asarray(kept), expected)
+
+
+@pytest.mark.parametrize("mode", ["F", "I;16", "PA"])
+def test_modes_that_are_left_to_pillow(mode: str) -> None:
+    assert resize.resize_kept(Image.new(mode, (3, 3)), whole((3, 3), (5, 5))) is None
+
+
+def test_a_pillow_that_resizes_an_elongated_image_differently_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = drawn("RGB", 500, 2)
+    plan = Plan(Span(2, 700, 0, 700), Span(500, 175_000, 87_150, 87_850), "bicubic")
+    assert resize.resize_kept(image, plan) is not None
+    resize._rows_first.cache_clear()
+    original = Image.Image.resize
+
+    def mirrored(self: Image.Image, *arguments: object, **named: object) -> Image.Image:
+        return original(self, *arguments, **named).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+    monkeypatch.setattr(Image.Image, "resize", mirrored)
+    assert resize.resize_kept(image, plan) is None
+    resize._rows_first.cache_clear()

@@ -118,3 +118,32 @@ def test_a_name_is_given_once() -> None:
 
     with pytest.raises(ValueError, match=r"name 'tent' is taken by ramen\.methods\.tent\.Tent"):
         ramen.register(Tent.info)(Other)
+
+
+@pytest.mark.parametrize("name", ramen.list_methods())
+def test_every_parameter_is_explained(name: str) -> None:
+    """In the words of the class's docstring, which are on the page of the method."""
+    from ramen.methods._registry import get_method
+
+    record = ramen.describe(name)
+    page = " ".join(str(record).split())
+    documented = " ".join((get_method(name).__doc__ + ramen.Method.__doc__).replace("``", "`").split())
+    assert list(record.explanations) == list(record.defaults)
+    for parameter, text in record.explanations.items():
+        assert len(text) > 5
+        assert f"{parameter}: {text}" in documented
+        assert f"{parameter}={record.defaults[parameter]!r} {text}" in page
+
+
+def test_a_method_without_a_docstring_inherits_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ramen.methods import _registry
+
+    monkeypatch.setattr(_registry, "_METHODS", dict(_registry._METHODS))
+
+    @ramen.register(ramen.MethodInfo("bare", "t", "", "p", "u", "w", False, 1, 0))
+    class Bare(ramen.Method):
+        def __init__(self, classifier: object, speed: int, *, seed: int = 0) -> None: ...
+
+        def adapt(self, images: torch.Tensor, usable: torch.Tensor) -> ramen.Answer: ...
+
+    assert ramen.describe("bare").explanations == {"speed": "", "seed": "Decides everything random."}

@@ -114,6 +114,7 @@ def test_openai_tags_get_their_activation(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("far enough")
 
     monkeypatch.setattr(open_clip, "create_model", create_model)
+    monkeypatch.setattr("ramen.models.open_clip.check_downloads", lambda *given: None)
     for tag, expected in (("openai", True), ("laion2b_s34b_b79k", False)):
         with pytest.raises(ValueError, match=f"pretrained: '{tag}' cannot be loaded as ViT-B-32: far enough"):
             ZeroShotClassifier.from_open_clip("ViT-B-32", tag, CLASSES)
@@ -340,3 +341,55 @@ def test_bad_images(images: Tensor, message: str) -> None:
     own = ZeroShotClassifier(testing.small_tower(), torch.eye(5, 16))  # the tower states its image size
     with pytest.raises(ValueError, match=message):
         own.check_images(images)
+
+
+LONG = "a very long name " * 40
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(LONG + "with one end", LONG + "with another"), ("Polar Bear", "polar bear")]
+)
+def test_names_that_the_tokenizer_cannot_distinguish(tiny_model: str, first: str, second: str) -> None:
+    """open_clip's tokenizer cuts at 77 tokens, and ignores case."""
+    with pytest.raises(ValueError, match="at most 77 tokens") as error:
+        ZeroShotClassifier.from_open_clip(tiny_model, None, ["fox", first, second])
+    assert f"{first.strip()!r} and {second.strip()!r}" in str(error.value)
+    allowed = ZeroShotClassifier.from_open_clip(
+        tiny_model, None, ["fox", first, second], allow_same_names=True
+    )
+    assert allowed.num_classes == 3
+
+
+def test_names_that_differ_in_one_template_are_enough(tiny_model: str) -> None:
+    """The end of these names is cut off in the long template, but not in the short one."""
+    name = "long " * 60
+    names = [name + "cat", name + "dog"]
+    templates = ("a very long template " * 4 + "with a {}", "{}")
+    clf = ZeroShotClassifier.from_open_clip(tiny_model, None, names, templates)
+    assert not torch.equal(clf.class_embeddings[0], clf.class_embeddings[1])
+    with pytest.raises(ValueError, match="same tokens for"):
+        ZeroShotClassifier.from_open_clip(tiny_model, None, names, templates[:1])
+
+
+def test_prompts_are_compared_in_one_template_if_they_differ() -> None:
+    """The usual case: as many prompts as classes, not times the templates."""
+    seen: list[str] = []
+
+    def tokenize(texts: list[str]) -> torch.Tensor:
+        seen.extend(texts)
+        return torch.tensor([[len(text)] for text in texts])
+
+    prompts.check_distinct_prompts(tokenize, ["a", "bb"], ["{}", "the {}"])
+    assert seen == ["a", "bb"]
+    seen.clear()
+    with pytest.raises(ValueError, match="'bb' and 'cc'"):
+        prompts.check_distinct_prompts(tokenize, ["a", "bb", "cc"], ["{}", "the {}"])
+    assert seen == ["a", "bb", "cc", "the bb", "the cc"]
+
+
+def test_classes_that_are_alike_in_different_templates_differ() -> None:
+    """a is like b in the first template and like c in the second, and so on: no two are alike in both."""
+    numbers = {"1a": 0, "1b": 0, "1c": 1, "1d": 1, "2a": 0, "2b": 1, "2c": 0, "2d": 1}
+    prompts.check_distinct_prompts(
+        lambda texts: torch.tensor([[numbers[text]] for text in texts]), list("abcd"), ["1{}", "2{}"]
+    )

@@ -65,10 +65,10 @@ def test_a_cache_of_none() -> None:
 
 def test_an_embedding_does_not_depend_on_what_else_is_asked_for(tiny_model: str) -> None:
     """To the last bit, with a real text tower: answers must not depend on what a cache holds."""
-    from ramen.models.open_clip import load_open_clip, text_encoder
+    from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
 
     torch.manual_seed(0)
-    encode_text = text_encoder(load_open_clip(tiny_model, None), tiny_model)
+    encode_text = text_encoder(load_open_clip(tiny_model, None), load_tokenizer(tiny_model))
     words = [f"cat or dog or {n}" for n in range(21)]
     like = torch.zeros(())
     whole = TextCache(encode_text, "a photo of a {}", 99, like)(words)

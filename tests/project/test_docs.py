@@ -5,13 +5,17 @@ import re
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import ramen
+from ramen.cli import app
 from ramen.experiments.run.results import read_result
 from ramen.experiments.studies import harm_tables
 from ramen.experiments.studies.poison_tables import loss_table, summary_table
 from ramen.experiments.studies.study_result import stored_table, study
 from ramen.experiments.tables.markdown import markdown_page
+from ramen.serve.commands.classify import EPILOG
+from ramen.serve.outputs.row_formats import COLUMNS
 from tests.helpers.benchmark_scripts import load_benchmark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -92,3 +96,19 @@ def test_readme_states_the_committed_speeds():
         model = "/".join(about["model"].rsplit("-", 1))
         stated = f"| {model} | {sizes} | {speeds['ramen, fp16']:,.0f} | {speeds['ramen, sign']:,.0f} |"
         assert stated in page
+
+
+def test_page_of_classify_names_every_column_option_and_exit_code():
+    page = (DOCS / "classify.md").read_text()
+    table = page[page.index("| column |") : page.index("One unreadable file")]
+    first_cells = " ".join(row.split("|")[1] for row in table.splitlines() if row.startswith("|"))
+    assert re.findall("`(.*?)`", first_cells) == [*COLUMNS, "label_2", "probability_2"]
+    command = typer.main.get_command(app).commands["classify"]
+    options = {name for option in command.params for name in option.opts if name.startswith("--")}
+    assert len(options) > 20
+    assert {name for name in options if name not in page} == set()
+    written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+    assert written <= options
+    codes = re.findall(r"^\| ([\d, ]+) \|", page, re.M)
+    assert ", ".join(codes) == "0, 1, 2, 3, 130, 143"
+    assert all(code in EPILOG for code in ", ".join(codes).split(", "))

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Labels = NDArray[np.int64]
 
@@ -15,8 +17,20 @@ Labels = NDArray[np.int64]
 class ImageSource(Protocol):
     """Images by index, in a form that ``ZeroShotClassifier.preprocess`` takes."""
 
-    def read(self, indices: Sequence[int]) -> Tensor | list[Path]:
+    def read(self, indices: Sequence[int]) -> "Tensor | list[Path]":
         """A uint8 tensor ``(n, 3, H, W)``, or the paths of the files."""
+
+
+@runtime_checkable
+class PreparedSource(Protocol):
+    """Images that must be made before the first can be read."""
+
+    @property
+    def waiting(self) -> int:
+        """How many images are still to be made."""
+
+    def prepare(self) -> None:
+        """Make them now."""
 
 
 @dataclass(frozen=True)

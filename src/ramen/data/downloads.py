@@ -16,6 +16,7 @@ from typing import Any
 from ramen import __version__
 from ramen.data.archives import Archive, Progress, md5_of, no_progress
 from ramen.data.registry import describe, list_datasets, read
+from ramen.utils.atomic_files import make_folder
 from ramen.utils.checks import nearest
 
 _CHUNK = 1 << 18
@@ -46,7 +47,7 @@ def download(
     """
     archive = _find_archive(name)
     root = Path(root).expanduser()
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     folder = root / Path(archive.file).stem
     if folder.exists():
         _check_existing(name, folder)

@@ -10,8 +10,8 @@ from typing import Any
 from ramen.data.archives import Progress, md5_of, no_progress
 from ramen.data.formats.reading import DataFinding, Reading
 from ramen.data.formats.stored_images import ImageFiles
+from ramen.data.made_sets import find_made_set
 from ramen.data.registry import describe, read
-from ramen.images.image_inputs import open_rgb
 
 _FILES_PER_CHUNK = 1024
 
@@ -49,14 +49,20 @@ def verify(
 ) -> Verification:
     """Check counts, shapes, dtypes and labels, and the checksums of archives stored next to the data.
 
+    A set that was made here may have a part of the corruptions and severities: what is there is checked, and
+    a note says what is not.
+
     Args:
         name: The data set.
         root: The folder or file that holds it.
         deep: Also decode every image file.
         progress: Called as the long parts advance.
-        **options: The same as for ``load``.
+        **options: The same as for ``load``; what they name must be there.
     """
-    reading = read(name, root, **options)
+    made = find_made_set(name, Path(root).expanduser())
+    reading = read(name, root, **(options if made is None else made.choose(options)))
+    if made is not None:
+        made.report(reading, options)
     _check_archives(reading, progress)
     if deep:
         _check_images(reading, progress)
@@ -101,6 +107,8 @@ def _check_images(reading: Reading, progress: Progress) -> None:
 
 def _decoding_error(path: Path) -> str:
     """Why a file cannot be decoded; empty if it can."""
+    from ramen.images.image_inputs import open_rgb  # loads torch
+
     try:
         open_rgb(path)
     except (ValueError, OSError) as error:

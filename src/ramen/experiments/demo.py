@@ -36,7 +36,11 @@ METHODS = ("entmin", "tent", "ramen")
 SHOWN_ENTRIES = 4
 
 NEXT_STEPS = """\
-Next, on a real model (downloads its weights):
+Next, on your photographs, with a model that is made for them (its weights are downloaded):
+
+  ramen classify PHOTOS --model ViT-B-16/openai --classes "cat,dog,car" --out labels.csv --page changes.html
+
+or in Python:
 
   import ramen
   clf = ramen.ZeroShotClassifier.from_open_clip("ViT-B-32", "openai", classes=["cat", "dog", "car"])
@@ -70,7 +74,7 @@ def run(
     experiments = plan([ZERO_SHOT, *methods], data=DATA, seeds=[seed])
     _check_drawable(names, console)
     classifier = load_tiny(names)
-    out.mkdir(parents=True, exist_ok=True)
+    atomic_files.make_folder(out)
     per_domain = PER_DOMAIN_QUICK if quick else PER_DOMAIN
     with Bars(console, keep=True) as bars:
         with bars.count("drawing", per_domain * len(DOMAINS)) as advance:
@@ -84,7 +88,6 @@ def run(
     _print_shares(results, console)
     _print_choices(results, console)
     _save(results, runs, stream, out, console)
-    console.print(NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     return results
 
 

@@ -3,7 +3,7 @@
 import base64
 import html
 
-_VOID = {"br", "hr", "img", "input", "link", "meta"}
+_VOID = {"br", "hr", "img", "input", "link", "meta", "source"}
 
 
 class Markup(str):
@@ -39,12 +39,18 @@ def _attribute(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
 
 
+def scrolling_box(content: Markup) -> Markup:
+    """What may be wider than the page scrolls within its box; a hint says so while there is more to see."""
+    hint = element("p", "Scroll sideways for more \N{RIGHTWARDS ARROW}", class_="hint", aria_hidden="true")
+    return element("div", hint, content, class_="wide")
+
+
 def svg_figure(svg: str, alt: str, caption: str | None = None) -> Markup:
     """A figure within the page; as a separate image, so that ids do not clash."""
     data = base64.b64encode(svg.encode()).decode()
     image = element("img", src=f"data:image/svg+xml;base64,{data}", alt=alt)
     return element(
         "figure",
-        element("div", image, class_="picture"),
+        scrolling_box(element("div", image, class_="picture")),
         element("figcaption", caption) if caption else Markup(),
     )

@@ -8,9 +8,9 @@ import io
 import re
 import struct
 
-MAX_READS = 2**15  # while a file is parsed, beside those that its size justifies
+MAX_READS = 2**14  # while a file is parsed, beside those that its size justifies
 _BYTES_PER_READ = 512  # a PNG file in chunks of 8 KiB takes three reads for each
-MAX_SCANS = 32  # of a JPEG file; encoders write up to 23
+MAX_SCANS = 32  # of a JPEG file; encoders write about ten
 MAX_TEXTS = 32  # of a PNG file; Pillow decompresses up to 1 MiB of each
 MAX_NUMBERS = 2**14  # of one tag of a TIFF file, such as the places of its strips
 
@@ -44,6 +44,8 @@ def check_scans(data: bytes) -> None:
 
     A scan of a few bytes takes as long as one over the whole image, and a file may repeat it without end.
     """
+    if data.count(b"\xff" + _START_OF_SCAN) <= MAX_SCANS:  # quickly, with those in metadata
+        return
     position = scans = 0
     while (marker := _JPEG_MARKER.search(data, position)) and marker[1] != _END_OF_IMAGE:
         position = marker.end()

@@ -221,7 +221,7 @@ class Preprocess:
     def _enlarged_centre(self, image: Image.Image, plan: resize.Plan) -> Image.Image | None:
         """An elongated image, of which no more is enlarged than is kept; None if it is not that large."""
         width, height = plan.columns.new, plan.rows.new
-        if width * height <= _LARGE:
+        if width * height <= max(_LARGE, 4 * self.size[0] * self.size[1]):
             return None
         kept = resize.resize_kept(image, plan)
         if kept is None and width * height > MAX_PIXELS:
@@ -233,6 +233,8 @@ class Preprocess:
         resized = image.resize((plan.columns.new, plan.rows.new), resize.FILTERS[self._filter()])
         if self.resize_mode != "squash":
             resized = centre(resized, self.size, self.fill_color)
+        if resized.mode == "RGB":
+            return resized
         with no_pillow_warnings():
             return resized.convert("RGB")
 

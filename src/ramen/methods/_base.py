@@ -244,13 +244,19 @@ class Method(DeclaredState, ABC):
         """Everything needed to continue, as tensors; safetensors and ``torch.save`` take it as it is."""
         with self._one_caller:
             content = self.content()
-            return self.state_frame() | {f"{_CONTENT}{name}": tensor for name, tensor in content.items()}
+            named = {f"{_CONTENT}{name}": tensor for name, tensor in content.items()}
+            return {**self.state_identity(), **self.state_counters(), **named}
 
-    def state_frame(self) -> dict[str, Tensor]:
-        """A saved state without its content: what it belongs to, and how many images it has seen."""
+    def state_identity(self) -> dict[str, Tensor]:
+        """The part of a saved state that says what it belongs to."""
         return {
             "header": _saved_state.write_header(self._identity()),
             "class_embeddings": self.classifier.class_embeddings.clone(),
+        }
+
+    def state_counters(self) -> dict[str, Tensor]:
+        """The part of a saved state that says how many images it has seen."""
+        return {
             "images_seen": torch.tensor(self.images_seen, device="cpu"),
             "images_refused": self._refused.clone(),
         }

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from textwrap import fill
 from typing import Any
+
+_WIDTH, _DEEP = 100, " " * 8  # of the text about a parameter
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,9 @@ class MethodInfo:
     notes: tuple[str, ...] = ()  # decisions that the papers leave open
     batch_sized: tuple[str, ...] = ()  # parameters that the counts of passes assume to be the batch size
     random: bool = False  # whether the seed changes answers, for some parameters
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # filled in from the class on registration
+    # filled in from the class on registration: its parameters, and what its docstring says about each
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    explanations: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         sized = f", with {' and '.join(self.batch_sized)} equal to the batch size" if self.batch_sized else ""
@@ -31,7 +36,14 @@ class MethodInfo:
             "predicts with": self.predicts_with,
             "depends on batch mates": "yes" if self.batch_dependent else "no",
             "passes per image": f"{self.forwards} forward, {self.backwards} backward{sized}",
-            "parameters": ", ".join(f"{name}={value!r}" for name, value in self.defaults.items()) or "none",
         }
         lines = [f"{self.name}: {self.title}", *(f"  {key}: {value}" for key, value in rows.items())]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        lines += [f"  note: {note}" for note in self.notes]
+        lines.append("  parameters:" if self.defaults else "  parameters: none")
+        for name, value in self.defaults.items():
+            lines.append(f"    {name}={value!r}")
+            if self.explanations.get(name):
+                lines.append(
+                    fill(self.explanations[name], _WIDTH, initial_indent=_DEEP, subsequent_indent=_DEEP)
+                )
+        return "\n".join(lines)

@@ -5,17 +5,20 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ramen.methods._base import Method
+from ramen.methods._argument_texts import argument_texts, explanations
 from ramen.methods._info import MethodInfo
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.methods._own_records import own_records
 from ramen.utils.checks import nearest
-from ramen.utils.numerics import plain_numerics
+
+if TYPE_CHECKING:
+    from ramen.methods._base import Method
+    from ramen.models.classifier import ZeroShotClassifier
 
 _PACKAGE = "ramen.methods"
-_METHODS: dict[str, type[Method]] = {}
-_M = TypeVar("_M", bound=type[Method])
+_METHODS: "dict[str, type[Method]]" = {}  # those that have been imported
+_M = TypeVar("_M", bound="type[Method]")
 
 
 def register(info: MethodInfo) -> Callable[[_M], _M]:
@@ -31,7 +34,9 @@ def register(info: MethodInfo) -> Callable[[_M], _M]:
         )
         if known is not None and not again:
             raise ValueError(f"name {info.name!r} is taken by {known.__module__}.{known.__qualname__}")
-        cls.info = dataclasses.replace(info, defaults=_defaults(cls))
+        defaults = _defaults(cls)
+        texts = [argument_texts(vars(one).get("__doc__")) for one in cls.__mro__]
+        cls.info = dataclasses.replace(info, defaults=defaults, explanations=explanations(defaults, texts))
         _METHODS[info.name] = cls
         return cls
 
@@ -40,35 +45,46 @@ def register(info: MethodInfo) -> Callable[[_M], _M]:
 
 def list_methods() -> list[str]:
     """The names of all registered methods."""
-    _load_own_methods()
-    return sorted(_METHODS)
+    return sorted(_records())
 
 
 def describe(name: str) -> MethodInfo:
     """The record of a method; printed, it is a short page."""
-    return get_method(name).info
+    records = _records()
+    if name not in records:
+        raise ValueError(f"there is no method {name!r}{nearest(str(name), records)}")
+    return records[name]
 
 
-def get_method(name: str) -> type[Method]:
+def get_method(name: str) -> "type[Method]":
     """The class of that name."""
+    describe(name)  # raises for an unknown name
     _load_own_methods()
-    if name not in _METHODS:
-        raise ValueError(f"there is no method {name!r}{nearest(str(name), _METHODS)}")
     return _METHODS[name]
 
 
-@plain_numerics()
-def create(name: str, classifier: ZeroShotClassifier, **parameters: Any) -> Method:
+def create(name: str, classifier: "ZeroShotClassifier", **parameters: Any) -> "Method":
     """A fresh method of that name on ``classifier``; see ``describe(name).defaults`` for its parameters."""
+    from ramen.utils.numerics import plain_numerics
+
     cls = get_method(name)
     for parameter in parameters:
         if parameter not in cls.info.defaults:
             hint = nearest(parameter, cls.info.defaults)
             raise TypeError(f"method {name!r} has no parameter {parameter!r}{hint}")
-    return cls(classifier, **parameters)
+    with plain_numerics():
+        return cls(classifier, **parameters)
 
 
-def _defaults(cls: type[Method]) -> dict[str, Any]:
+def _records() -> dict[str, MethodInfo]:
+    """The records of all methods, without importing those of this package if their source can be read."""
+    own = own_records()
+    if own is None:
+        _load_own_methods()
+    return {**(own or {}), **{name: cls.info for name, cls in _METHODS.items()}}
+
+
+def _defaults(cls: "type[Method]") -> dict[str, Any]:
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # behind self, classifier
     return {p.name: p.default for p in parameters}
 

@@ -25,7 +25,12 @@ from ramen.methods._registry import register
     )
 )
 class Ensemble(Method):
-    """The zero-shot classifier, unchanged."""
+    """The zero-shot classifier, unchanged.
+
+    Args:
+        classifier: What predicts.
+        seed: Has no effect.
+    """
 
     recordable = True
 

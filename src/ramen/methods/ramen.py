@@ -72,16 +72,15 @@ class Ramen(Method):
         topk: k, how many are retrieved per class; "auto" for about 60 in all, at least 3 per class up to 1000
             in all. The paper's for these data sets: 50, 5, 1, 10.
         beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5. "auto": weights
-            in the model's own units (``_weights``), and gradients stored at unit length.
-        lr: Size of the signed step; "auto" for what the model stands (``ramen.methods._step_size``). The
-            paper's is 1e-2.
+            in units of the model's own entropies and distances, and gradients stored at unit length.
+        lr: Size of the signed step; "auto" measures how large a step the model stands. The paper's is 1e-2.
         guard: The share of the zero-shot probabilities in every prediction. "auto": 0.4 if ``beta`` or ``lr``
             is "auto", and else 0, as in the paper.
         entropy_weight: Weight entries by exp(-entropy).
         similarity_weight: Weight entries by exp(-beta * distance).
         balance: Prediction balance; without it one queue of C*K entries, of which C*k are retrieved.
         consistency: Domain consistency; without it random entries, regardless of distance.
-        fifo: "exact", or "float16" for the order of the published code.
+        fifo: What a full queue drops: the oldest entry ("exact"), or that of the published code ("float16").
         visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
             and what came before it.
         codec: How gradients are stored: "fp32", "fp16", "int8", "int4" or "sign", one bit per value; or

@@ -16,7 +16,7 @@ from ramen.encoder.module_facts import check_fused
 from ramen.images.preprocess import Preprocess
 from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts
-from ramen.models.open_clip import TextEncoder, load_open_clip, text_encoder
+from ramen.models.open_clip import TextEncoder, load_open_clip, load_tokenizer, text_encoder
 from ramen.models.pixel_range import PixelRangeCheck
 from ramen.utils.checks import number
 from ramen.utils.devices import parse_device, parse_dtype
@@ -257,7 +257,8 @@ class ZeroShotClassifier:
             quick_gelu: Whether the model was trained with that activation; likewise known for tags.
             cache_dir: Where open_clip keeps what it downloads.
             fused: As in ``ZeroShotClassifier``.
-            allow_same_names: Accept classes of the same name.
+            allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
+                distinguish: it reads so many tokens and no more.
         """
         fused = check_fused(fused)
         names = prompts.check_classes(classes, allow_same_names=allow_same_names)
@@ -271,7 +272,10 @@ class ZeroShotClassifier:
         if logit_scale is None:
             logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
         clip.visual = None  # the rest of the model is the text tower
-        encode_text = text_encoder(clip.to(device), model, cache_dir)
+        tokenizer = load_tokenizer(model, cache_dir)
+        if not allow_same_names:
+            prompts.check_distinct_prompts(tokenizer, names, templates)
+        encode_text = text_encoder(clip.to(device), tokenizer)
         return cls(
             encoder,
             prompts.embed_classes(encode_text, names, templates),

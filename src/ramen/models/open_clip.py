@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ramen.models.downloads_needed import check_downloads
 from ramen.utils.checks import nearest
 
 TextEncoder = Callable[[list[str]], Tensor]
+Tokenizer = Callable[[list[str]], Tensor]
 
 
 def load_open_clip(
@@ -33,6 +35,7 @@ def load_open_clip(
             f"pretrained: {weights!r} is a TorchScript archive, the format in which OpenAI distributes "
             "its models: use the tag 'openai', or save its state_dict() as safetensors"
         )
+    check_downloads(model, tag, cache_dir)
     try:
         return open_clip.create_model(
             model,
@@ -89,18 +92,23 @@ def _is_torchscript(path: str) -> bool:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def text_encoder(clip: nn.Module, model: str, cache_dir: str | os.PathLike[str] | None = None) -> TextEncoder:
-    """A function from texts to unit embeddings, with the tokenizer of ``model``."""
+def load_tokenizer(model: str, cache_dir: str | os.PathLike[str] | None = None) -> Tokenizer:
+    """The tokenizer of ``model``: from texts to token numbers ``(texts, length)``."""
     import open_clip
 
     try:
-        tokenizer = open_clip.get_tokenizer(model, cache_dir=cache_dir)
+        tokenizer: Tokenizer = open_clip.get_tokenizer(model, cache_dir=cache_dir)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"the tokenizer of {model} needs the package {error.name}: pip install 'ramen-tta[transformers]'"
         ) from error
     except Exception as error:
         raise ValueError(f"model: the tokenizer of {model} cannot be loaded: {_shorten(error)}") from error
+    return tokenizer
+
+
+def text_encoder(clip: nn.Module, tokenizer: Tokenizer) -> TextEncoder:
+    """A function from texts to unit embeddings."""
     device = next(clip.parameters()).device
 
     @torch.no_grad()

@@ -6,13 +6,12 @@ therefore every number, so both spellings are here. The default is the code's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from ramen.utils.checks import nearest
-from ramen.utils.numerics import plain_numerics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SINGLE = ("a photo of a {}.",)
 ENSEMBLE = (
@@ -81,11 +80,40 @@ def check_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     return templates
 
 
-@torch.no_grad()
-@plain_numerics()
+def check_distinct_prompts(
+    tokenize: "Callable[[list[str]], Tensor]", classes: Sequence[str], templates: Sequence[str]
+) -> None:
+    """Raise ValueError if two classes have the same tokens in every template: no model can distinguish them.
+
+    Tokenizers cut what is too long, and many ignore case.
+
+    Args:
+        tokenize: Maps texts to token numbers ``(texts, length)``.
+        classes: Class names.
+        templates: Strings with ``{}`` for the class name.
+    """
+    alike, length = [list(classes)], 0  # groups of classes that are the same in the templates so far
+    for template in templates:  # the first is enough, unless classes are the same in it
+        rows = iter(tokenize([template.replace("{}", name) for names in alike for name in names]).tolist())
+        parts: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+        for number, names in enumerate(alike):
+            for name in names:
+                tokens = tuple(next(rows))
+                parts.setdefault((number, tokens), []).append(name)
+                length = len(tokens)
+        alike = [names for names in parts.values() if len(names) > 1]
+        if not alike:
+            return
+    named = " and ".join(map(repr, alike[0]))
+    raise ValueError(
+        f"classes must differ for the model's tokenizer, which reads at most {length} tokens of a prompt: it "
+        f"gets the same tokens for {named}. Shorten or rename these, or pass allow_same_names=True"
+    )
+
+
 def embed_classes(
-    encode_text: Callable[[list[str]], Tensor], classes: Sequence[str], templates: Sequence[str]
-) -> Tensor:
+    encode_text: "Callable[[list[str]], Tensor]", classes: Sequence[str], templates: Sequence[str]
+) -> "Tensor":
     """Embed every class in every template: ``(classes, templates, d)``, each of unit length.
 
     Args:
@@ -93,16 +121,24 @@ def embed_classes(
         classes: Class names.
         templates: Strings with ``{}`` for the class name.
     """
+    import torch
+
+    from ramen.utils.numerics import plain_numerics
+
     prompts = [template.replace("{}", name) for name in classes for template in templates]
-    parts = [
-        encode_text(prompts[i : i + _PROMPTS_AT_A_TIME]).float()
-        for i in range(0, len(prompts), _PROMPTS_AT_A_TIME)
-    ]
-    embeddings = F.normalize(torch.cat(parts), dim=-1)
+    with torch.no_grad(), plain_numerics():
+        parts = [
+            encode_text(prompts[i : i + _PROMPTS_AT_A_TIME]).float()
+            for i in range(0, len(prompts), _PROMPTS_AT_A_TIME)
+        ]
+        embeddings = torch.nn.functional.normalize(torch.cat(parts), dim=-1)
     return embeddings.view(len(classes), len(templates), -1)
 
 
-def average_templates(embeddings: Tensor) -> Tensor:
+def average_templates(embeddings: "Tensor") -> "Tensor":
     """One unit vector per class from ``(classes, templates, d)``: normalise, average, normalise."""
+    import torch
+    import torch.nn.functional as F
+
     embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
     return F.normalize(F.normalize(embeddings, dim=-1).mean(1), dim=-1)

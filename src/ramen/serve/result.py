@@ -1,7 +1,7 @@
 """The answer for one image, as users, files and services see it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -50,7 +50,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return asdict(self) | {"top": [list(entry) for entry in self.top]}
+        return vars(self) | {"top": [list(entry) for entry in self.top]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Result":

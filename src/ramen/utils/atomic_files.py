@@ -1,5 +1,6 @@
 """Files that exist completely or not at all."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ def atomic_write(
     """
     path = Path(path)
     folder = path.parent if staging is None else staging
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     # In the same file system: only there can a file be replaced in one step.
     temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
@@ -34,9 +35,26 @@ def atomic_write(
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno is None or error.filename not in (None, str(temporary)):
+            raise
+        # A failed write names no file, the others name a file that nobody has heard of.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents if they are missing; an error says if one of them is a file."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next(one for one in (folder, *folder.parents) if one.exists())
+        raise NotADirectoryError(
+            errno.ENOTDIR, "this is a file, and a folder is expected", str(file)
+        ) from None
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -5,12 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-_DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+from ramen.utils.dtype_names import DTYPES, check_dtype_name
+
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
 
 
 def parse_device(device: str | torch.device) -> torch.device:
@@ -34,9 +31,7 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
         if dtype not in _DTYPES.values():
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
         return dtype
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
-    return _DTYPES[dtype]
+    return _DTYPES[check_dtype_name(dtype)]
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

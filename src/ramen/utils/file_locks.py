@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ramen.utils.atomic_files import make_folder
+
 
 class LockedError(RuntimeError):
     """Another process holds a lock."""
@@ -26,7 +28,7 @@ def file_lock(file: Path, doing: str, *, trust_hosts: bool = False) -> Iterator[
         trust_hosts: Also respect a file that names another host, even if it is not locked here: not every
             shared folder passes locks on between hosts.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     handle = _acquire(file, doing, trust_hosts)
     try:
         os.ftruncate(handle, 0)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+from ramen.data.formats import reading
 from ramen.data.make import ALL_CORRUPTIONS, cifar_c, make_cifar_c, set_folder
 from tests.fakes.layouts import write_clean_arrays
 
@@ -123,7 +124,7 @@ def test_a_killed_run_is_resumed(tmp_path, monkeypatch):
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "clean.npz"), str(out)],
         start_new_session=True,
     )
-    parts = out / set_folder.UNFINISHED
+    parts = out / reading.UNFINISHED
     try:
         deadline = time.monotonic() + 60
         while not ((out / "contrast.npy").exists() and list(parts.glob("elastic_transform-1-*.npy"))):

@@ -89,6 +89,14 @@ def test_every_image_format_that_can_be_loaded(tmp_path, suffix):
     assert [path.name for path in domain.images.read([0])] == [f"a{suffix}"]
 
 
+def test_sixteen_bits_are_not_cut_off(tmp_path):
+    values = IMAGES[0][:, :, 0]
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(values.astype(np.uint16) * 257).save(tmp_path / "cat" / "a.png")
+    clean = read_clean_images(tmp_path, "cifar10c")
+    assert np.array_equal(clean.images[0], np.stack([values] * 3, -1))
+
+
 def test_unusable_folders_of_images(tmp_path):
     with pytest.raises(ValueError, match=r"has no images in folders class/image; it has no test_batch"):
         read_clean_images(tmp_path, "cifar10c")

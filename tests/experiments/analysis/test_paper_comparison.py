@@ -7,7 +7,7 @@ import pytest
 from ramen.experiments.analysis.grouping import group
 from ramen.experiments.analysis.paper import Value
 from ramen.experiments.analysis.paper_comparison import differs, paper_row, tolerance, why_not_comparable
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from tests.fakes.published_results import published_result
 
 

@@ -1,5 +1,6 @@
 """Figures: what they show, and that the same data give the same bytes."""
 
+import itertools
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ramen.experiments.analysis.grouping import Group
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.analysis.sweep_curve import Point, Sweep
 from ramen.experiments.figures import cost, heatmaps, results
 from ramen.experiments.figures.style import INK, page_svg
@@ -205,3 +206,29 @@ def test_names_beside_dots_do_not_hide_each_other() -> None:
     assert len(boxes) == len(METHODS)
     hidden = sum(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[:n])
     assert hidden == 0
+
+
+def test_dots_that_tie_do_not_hide_each_other() -> None:
+    """Four methods that tie on some domains and almost tie on others: no two markers are on one spot."""
+    domains = [f"domain {n}" for n in range(6)]
+    accuracies = {
+        "a": [50.0, 60.0, 90.0, 20.0, None, 70.0],
+        "b": [50.0, 60.1, 80.0, 20.0, 30.0, 70.0],
+        "c": [50.0, 60.2, 70.0, 90.0, 30.0, 70.5],
+        "d": [50.0, 99.0, 60.0, 20.0, 30.0, 71.0],
+    }
+    figure = results.domain_dots(domains, accuracies, list(accuracies), title="t")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    points = np.array([axes.transData.transform(line.get_xydata()) for line in axes.lines]) * 72 / figure.dpi
+    for row in range(len(domains)):
+        for one, other in itertools.combinations(points[:, row], 2):
+            if not np.isnan([one, other]).any():
+                assert np.hypot(*(one - other)) > 6  # of the 7 points of a marker
+        heights = [line.get_ydata()[row] for line in axes.lines]
+        assert max(abs(height - row) for height in heights) < 0.5  # within its own row
+
+
+def test_dots_that_do_not_tie_stay_on_their_line() -> None:
+    figure = results.domain_dots(["x", "y"], {"a": [10.0, 20.0], "b": [80.0, 90.0]}, ["a", "b"], title="t")
+    assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[0.0, 1.0], [0.0, 1.0]]

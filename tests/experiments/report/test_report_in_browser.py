@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ramen.data.drawings.domains import DOMAINS
 from ramen.experiments.report.report import write_report
 from ramen.experiments.run.results import write_result
 from tests.fakes.results import sample_result
@@ -74,11 +75,11 @@ def test_it_loads_without_errors_and_without_network(browser: Browser, page: Pat
 
 
 def test_a_click_on_a_head_sorts_and_the_third_click_restores(browser: Browser) -> None:
-    first = ["CLIP", "Tent", "SAR", "Ramen"]
+    first = ["Zero-shot", "CLIP", "Tent", "SAR", "Ramen"]
     assert column(browser, 0) == first
     for expected, names in (
-        ("descending", ["Ramen", "SAR", "Tent", "CLIP"]),
-        ("ascending", ["CLIP", "Tent", "SAR", "Ramen"]),
+        ("descending", ["Ramen", "SAR", "Tent", "Zero-shot", "CLIP"]),
+        ("ascending", ["CLIP", "Zero-shot", "Tent", "SAR", "Ramen"]),
         ("none", first),
     ):
         browser.click(f"{head(1)} > button")
@@ -89,7 +90,7 @@ def test_a_click_on_a_head_sorts_and_the_third_click_restores(browser: Browser) 
 def test_only_one_column_is_marked_and_words_sort_as_words(browser: Browser) -> None:
     browser.click(f"{head(1)} > button")
     browser.click(f"{head(0)} > button")
-    assert column(browser, 0) == ["CLIP", "Ramen", "SAR", "Tent"]
+    assert column(browser, 0) == ["CLIP", "Ramen", "SAR", "Tent", "Zero-shot"]
     assert (order(browser, 0), order(browser, 1)) == ("ascending", "none")
 
 
@@ -109,9 +110,9 @@ def test_numbers_sort_as_numbers_missing_ones_last_equal_ones_as_they_were(brows
         }"""
     browser.script(code, TABLE, values)
     browser.click(f"{head(1)} > button")
-    assert column(browser, 0) == ["Tent", "Ramen", "CLIP", "SAR"]
+    assert column(browser, 0) == ["Tent", "Ramen", "CLIP", "Zero-shot", "SAR"]
     browser.click(f"{head(1)} > button")
-    assert column(browser, 0) == ["CLIP", "Tent", "Ramen", "SAR"]
+    assert column(browser, 0) == ["CLIP", "Tent", "Ramen", "Zero-shot", "SAR"]
 
 
 def test_the_filter_leaves_some_methods(browser: Browser) -> None:
@@ -204,3 +205,57 @@ def test_it_follows_the_readers_dark_mode(browser: Browser) -> None:
     dark = browser.script(colour)
     browser.devtools("Emulation.setEmulatedMedia", {"features": []})
     assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
+
+
+@pytest.fixture
+def wide_page(window: Browser, tmp_path: Path) -> Browser:
+    """A page with the tiny data set's 18 domains."""
+    runs = [sample_result(method, domains=DOMAINS) for method in ("tent", "ramen")]
+    for number, run in enumerate(runs):
+        write_result(tmp_path / f"{number}.json", run)
+    write_report([tmp_path], tmp_path / "report.html")
+    window.resize(1280, 900)
+    window.open(tmp_path / "report.html")
+    return window
+
+
+# Whether the box of an element can be scrolled, whether its hint is seen, and whether its edge fades out.
+BOX = """
+    const box = document.querySelector(arguments[0]).closest(".wide");
+    const [hint, content] = box.children;
+    return [
+      content.scrollWidth > content.clientWidth + 1,
+      getComputedStyle(hint).display !== "none" && getComputedStyle(hint).visibility === "visible",
+      getComputedStyle(content).maskImage !== "none",
+    ];"""
+
+
+def settled(browser: Browser) -> None:
+    """Wait until the page has reacted: two frames."""
+    frames = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))"
+    wait = {"expression": f"new Promise(done => {frames})", "awaitPromise": True}
+    browser.devtools("Runtime.evaluate", wait)
+
+
+def test_a_table_that_is_cut_says_so(wide_page: Browser) -> None:
+    settled(wide_page)
+    assert wide_page.script(BOX, TABLE) == [True, True, True]
+    assert wide_page.script(BOX, "#overview-table") == [False, False, False]
+    # The names stay while the rest moves; at the end there is no more to hint at.
+    left = "return document.querySelector(arguments[0] + ' tbody th').getBoundingClientRect().left"
+    before = wide_page.script(left, TABLE)
+    wide_page.script("document.querySelector(arguments[0]).closest('.scroll').scrollLeft = 1e6", TABLE)
+    settled(wide_page)
+    assert wide_page.script(BOX, TABLE) == [True, False, False]
+    assert wide_page.script(left, TABLE) == before
+
+
+def test_figures_on_a_phone_scroll_and_say_so(wide_page: Browser) -> None:
+    assert wide_page.script(BOX, "img") == [False, False, False]
+    wide_page.resize(390, 844)
+    settled(wide_page)
+    assert wide_page.script(BOX, "img") == [True, True, True]
+    assert wide_page.script("return document.documentElement.scrollWidth") <= 390
+    wide_page.script("document.querySelector('.picture').scrollLeft = 1e6")
+    settled(wide_page)
+    assert wide_page.script(BOX, "img") == [True, False, False]

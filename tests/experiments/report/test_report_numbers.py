@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from ramen.experiments.analysis import paper
 from ramen.experiments.plan.presets import find_preset
@@ -40,7 +41,7 @@ def test_means_and_deviations_are_those_of_the_seeds(tmp_path: Path) -> None:
         run["scores"]["domains"]["fog"] = fog
         run["scores"]["average"] = fog - 10
         run["scores"]["difference"] = {"points": fog - 65, "margin": fog - 70}
-    (row,) = report(tmp_path, runs).table("setting-1-accuracy")
+    _, row = report(tmp_path, runs).table("setting-1-accuracy")
     # by hand: mean 71 1/3, squares 16/9 + 1/9 + 25/9 = 42/9, over two: 7/3, its root 1.5275; margins 0, 1, 3
     assert row["Average"] == "61.33 ± 1.53"
     assert row["fog"] == "71.3 ± 1.5"
@@ -51,8 +52,50 @@ def test_means_and_deviations_are_those_of_the_seeds(tmp_path: Path) -> None:
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     run = sample_result("tent")
     run["scores"]["average"] = 61.25
-    (row,) = report(tmp_path, [run]).table("setting-1-accuracy")
+    _, row = report(tmp_path, [run]).table("setting-1-accuracy")
     assert row["Average"] == "61.25"
+
+
+def test_zero_shot_has_a_row_although_nobody_ran_it(tmp_path: Path) -> None:
+    """From the run with the most seeds: each records what the classifier does alone on its stream."""
+    runs = [sample_result("tent", seed=seed) for seed in range(2)]
+    for run, fog in zip(runs, (40.0, 42.0), strict=True):
+        run["scores"]["zero_shot"]["domains"]["fog"] = fog
+        run["scores"]["zero_shot"]["average"] = fog + 10
+    reader = report(tmp_path, [*runs, sample_result("sar")])
+    zero_shot, *others = reader.table("setting-1-accuracy")
+    assert [row["Method"] for row in others] == ["Tent", "SAR"]
+    assert zero_shot["Method"] == "Zero-shot"
+    assert zero_shot["Average"] == "51.00 ± 1.41"
+    assert zero_shot["fog"] == "41.0 ± 1.4"
+    assert zero_shot["Above zero-shot"] == "+0.00 ± 0.00"
+    assert zero_shot["Seeds"] == "0 1"
+    assert any(words.endswith("as recorded with the runs of Tent.") for words in reader.words)
+
+
+def test_zero_shot_is_not_there_twice(tmp_path: Path) -> None:
+    reader = report(tmp_path, [sample_result("ensemble", average=55.0), sample_result("tent")])
+    assert [row["Method"] for row in reader.table("setting-1-accuracy")] == ["Ensemble", "Tent"]
+
+
+def test_reading_is_not_charged_to_a_method(
+    tmp_path: Path, drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs first reads from the disk: it says nothing about the method."""
+    shown: dict[str, Any] = {}
+
+    def stage_bars(stages: dict[str, Any], **given: object) -> Figure:
+        shown.update(stages)
+        return Figure()
+
+    monkeypatch.setattr("ramen.experiments.figures.cost.stage_bars", stage_bars)
+    runs = [sample_result("tent"), sample_result("ramen")]
+    runs[0]["cost"]["seconds"]["read"] = 36.0
+    runs[1]["cost"]["seconds"]["read"] = 0.6
+    reader = report(tmp_path, runs)
+    assert shown["Tent"] == shown["Ramen"]
+    assert "read" not in shown["Tent"]
+    assert any("it took 1 to 60 ms per image" in words for words in reader.words)
 
 
 def test_what_was_repaired_and_broken_is_a_share_of_all_images(tmp_path: Path) -> None:
@@ -83,7 +126,8 @@ def test_settings_do_not_mix(tmp_path: Path) -> None:
     results = [sample_result("tent"), other, sample_result("tent", protocol="single")]
     reader = report(tmp_path, [*results, sample_result("tent", data="cifar100c", model="ViT-B-16/openai")])
     for number in range(1, 5):
-        assert len(reader.table(f"setting-{number}-accuracy")) == 1
+        names = [row["Method"] for row in reader.table(f"setting-{number}-accuracy")]
+        assert names == ["Zero-shot", "Tent"]
     assert "CIFAR-10-C, mixed, ViT-B-32/openai (severity 3, templates ensemble)" in reader.words
 
 
@@ -91,14 +135,18 @@ def test_reported_numbers_are_shown_for_the_papers_experiment(tmp_path: Path) ->
     printed = paper.reported("cifar10c", "ViT-B-32/openai", "mixed", "tent").average
     runs = [whole_stream("tent", printed.mean + 0.05), whole_stream("sar", 75.0)]
     reader = report(tmp_path, [*runs, whole_stream("ramen", 70.0, topk=3)])
-    tent, sar, ramen = reader.table("setting-1-accuracy")
+    zero_shot, tent, sar, ramen = reader.table("setting-1-accuracy")
     assert tent["Paper"] == f"{printed.mean:.1f} ± {printed.deviation:.1f}"
     assert tent["Difference"] == "+0.05"
     assert ramen["Paper"] == "\N{EN DASH}"
     marked = [
         attributes for tag, attributes in reader.elements if tag == "td" and attributes.get("class") == "bad"
     ]
-    assert len(marked) == 1  # SAR's alone
+    assert len(marked) == 2  # SAR's and zero-shot's, which the paper calls Ensemble
+    assert (
+        zero_shot["Paper"]
+        == f"{paper.reported('cifar10c', 'ViT-B-32/openai', 'mixed', 'ensemble').average.mean:.1f}"
+    )
     assert (sar["Paper"], sar["Difference"]) == ("69.1 ± 0.2", "+5.90*")
 
 
@@ -108,7 +156,7 @@ def test_a_sweep_is_a_curve_and_leaves_the_table(tmp_path: Path) -> None:
         sample_result("ramen", average=float(50 + k), parameters={"lr": 0.01, "topk": k}) for k in (2, 10, 9)
     ]
     reader = report(tmp_path, [*points, base, sample_result("clip", average=50.0)])
-    assert [row["Method"] for row in reader.table("setting-1-accuracy")] == ["CLIP", "Ramen"]
+    assert [row["Method"] for row in reader.table("setting-1-accuracy")] == ["Zero-shot", "CLIP", "Ramen"]
     assert [row["topk"] for row in reader.table("sweep-1")] == ["2", "9", "10", "auto", "CLIP"]
     alts = [attributes["alt"] for tag, attributes in reader.elements if tag == "img"]
     assert "Accuracy of Ramen by topk, CIFAR-10-C, mixed, ViT-B-32/openai" in alts
@@ -118,7 +166,7 @@ def test_two_values_are_two_rows(tmp_path: Path) -> None:
     other = sample_result("ramen", parameters={"lr": 0.01, "topk": 9})
     reader = report(tmp_path, [sample_result("ramen"), other])
     names = [row["Method"] for row in reader.table("setting-1-accuracy")]
-    assert len(set(names)) == 2
+    assert len(set(names)) == 3
     assert "sweep-1" not in reader.tables
 
 

@@ -1,6 +1,7 @@
 """Runs against a loop that is written plainly here."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import torch
 
 import ramen
 from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.formats import tiny
 from ramen.data.streams.stream import make_stream
 from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.run.execute import run_experiments
-from ramen.experiments.run.measure import STAGES
+from ramen.experiments.run.measure import STAGES, Stopwatch
 from tests.experiments.run.tiny_runs import DATA, IMAGES, planned
 from tests.fakes.results import sample_result
 
@@ -189,3 +191,27 @@ def test_costs_and_provenance(mixed, classifier):
 def test_results_are_plain_json(mixed):
     for result in mixed[1].values():
         assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_drawing_is_nobodys_time(tmp_path, classifier, monkeypatch):
+    """All drawings are made before the clock of the first run starts, and once."""
+    drawn, running = [], []
+    draw, stage = tiny.draw_domain, Stopwatch.stage
+
+    @contextmanager
+    def watched(self, name):
+        running.append(name)
+        with stage(self, name):
+            yield
+        running.pop()
+
+    def recorded(domain, *given):
+        drawn.append((domain, tuple(running)))
+        return draw(domain, *given)
+
+    monkeypatch.setattr(Stopwatch, "stage", watched)
+    monkeypatch.setattr(tiny, "draw_domain", recorded)
+    run_experiments(planned("tent", "ensemble"), tmp_path)
+    assert drawn
+    assert {stages for _, stages in drawn} == {()}
+    assert len({domain for domain, _ in drawn}) == len(drawn)

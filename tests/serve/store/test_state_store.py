@@ -8,7 +8,6 @@ import torch
 import ramen
 from ramen.serve.store import open_store
 from ramen.serve.store import state_store as module
-from ramen.serve.store.records import write_record
 from ramen.utils.file_locks import LockedError
 from ramen.utils.sealed_tensors import total_bytes
 from tests.serve.store.streams import assert_same_state, batches, make, results, run
@@ -117,7 +116,7 @@ def test_a_record_has_what_a_batch_adds(tmp_path, monkeypatch):
         monkeypatch.setattr(store, "_begins_segment", lambda is_fresh: False)
         monkeypatch.setattr(store, "_rows_to_move", lambda prefix, new: torch.empty(0, dtype=torch.int64))
         run(method, None, batches(4, seed=1))
-        sizes[capacity] = total_bytes(write_record(*store._prepare().content))
+        sizes[capacity] = total_bytes(store._prepare().pieces())
         store.close()
     assert sizes[200] < 1.5 * sizes[2]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ramen.data.commands.make import make
+from ramen.utils.exit_codes import exit_on_error
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: list, verify, download or make them.")
 app.command("make")(make)
@@ -84,11 +85,8 @@ def verify(
 
     given = {"severity": severity, "domains": domain, "class_names": class_names, "image_list": image_list}
     options: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
-    try:
-        with _progress() as progress:
-            result = check(name, root, deep=deep, progress=progress, **options)
-    except (ValueError, TypeError) as error:
-        raise typer.BadParameter(str(error)) from None
+    with exit_on_error(), _progress() as progress:
+        result = check(name, root, deep=deep, progress=progress, **options)
     if json_output:
         typer.echo(json.dumps(result.as_dict(), indent=2))
     else:
@@ -115,14 +113,8 @@ def download(
     """Download a released archive, check and unpack it; an interrupted download is resumed."""
     from ramen.data.downloads import download as get
 
-    try:
-        with _progress() as progress:
-            folder = get(name, root, url=url, keep_archive=keep_archive, progress=progress)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    except OSError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+    with exit_on_error(), _progress() as progress:
+        folder = get(name, root, url=url, keep_archive=keep_archive, progress=progress)
     typer.echo(f"{name} is in {folder}")
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ramen.utils.exit_codes import exit_on_error
+
 _NAMES = ("cifar10c", "cifar100c", "imagenetc")
 
 
@@ -44,7 +46,7 @@ def make(
 
     console = Console(stderr=True)
     columns = (TextColumn("making images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    try:
+    with exit_on_error(RuntimeError):  # a worker process that died
         checks.choice("NAME", name, _NAMES)
         with Progress(*columns, console=console) as bar:
             task = bar.add_task("", total=None)
@@ -57,9 +59,7 @@ def make(
                 maker.make_imagenet_c(source, out, corruptions, severities, seed, workers, show)
             else:
                 maker.make_cifar_c(source, out, name, corruptions, severities, seed, workers, show)
-    except (ValueError, OSError, RuntimeError) as error:
-        raise typer.BadParameter(str(error)) from None
-    record = json.loads((out / RECORD_FILE).read_text())
+        record = json.loads((out / RECORD_FILE).read_text())
     if "frost" in record:
         console.print(f"frost: {record['frost']}", highlight=False)
     typer.echo(out)

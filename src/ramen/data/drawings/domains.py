@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ramen.data.corruptions import CORRUPTIONS, corrupt
 from ramen.data.drawings import styles
 from ramen.data.drawings.images import draw_images
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Without frost: its textures depend on what is installed, and the demo must be the same everywhere.
 _CORRUPTIONS = tuple(name for name in CORRUPTIONS if name != "frost")
@@ -23,9 +25,9 @@ _SEVERITY = 5
 class DrawnStream:
     """Drawn images in stream order; labels and domains are only for scoring."""
 
-    pixels: Tensor  # (N, 3, 32, 32) uint8
-    labels: Tensor
-    domains: Tensor
+    pixels: "Tensor"  # (N, 3, 32, 32) uint8
+    labels: "Tensor"
+    domains: "Tensor"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,6 +44,8 @@ def mixed_stream(
         seed: Determines everything.
         progress: Called with the number of images that were drawn since the last call.
     """
+    import torch
+
     pixels = []
     for domain in DOMAINS:
         pixels.append(draw_domain(domain, objects, per_domain, seed))

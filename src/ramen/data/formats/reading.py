@@ -17,6 +17,7 @@ from ramen.utils.checks import nearest
 Level = Literal["error", "difference", "note"]
 
 RECORD_FILE = "made.json"  # says how a set was made that was made by ``ramen data make``
+UNFINISHED = ".unfinished"  # folder in a set that is being made, for files that are not complete yet
 
 _FIRST = 10
 

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def open_array(path: Path) -> NDArray[Any]:
@@ -38,7 +39,7 @@ class ArrayFileImages:
         # Another process opens the file itself: the mapped array would be sent with its content.
         return {"path": self.path, "start": self.start, "count": self.count}
 
-    def read(self, indices: Sequence[int]) -> Tensor:
+    def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, H, W)``."""
         check_indices(indices, self.count)
         return rows_as_tensor(self._rows, indices)
@@ -50,7 +51,7 @@ class LoadedImages:
 
     pixels: NDArray[np.uint8]
 
-    def read(self, indices: Sequence[int]) -> Tensor:
+    def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, H, W)``."""
         check_indices(indices, len(self.pixels))
         return rows_as_tensor(self.pixels, indices)
@@ -76,7 +77,9 @@ def check_indices(indices: Sequence[int], count: int) -> None:
             raise IndexError(f"indices must be between 0 and {count - 1}, got {index}")
 
 
-def rows_as_tensor(array: NDArray[np.uint8], indices: Sequence[int]) -> Tensor:
+def rows_as_tensor(array: NDArray[np.uint8], indices: Sequence[int]) -> "Tensor":
     """Rows of ``array`` ``(rows, H, W, 3)`` as a tensor ``(n, 3, H, W)``."""
+    import torch
+
     rows = np.asarray(array[np.asarray(indices, dtype=np.int64)])
     return torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ramen.data.dataset import Domain
 from ramen.data.drawings.domains import CLEAN, DOMAINS, draw_domain
@@ -15,6 +15,9 @@ from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.formats.reading import Reading, choose_domains
 from ramen.data.formats.stored_images import check_indices, rows_as_tensor
 from ramen.utils import checks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,16 @@ class LazyDrawings:
     def _pixels(self) -> NDArray[np.uint8]:
         return draw_domain(self.domain, list(OBJECTS), self.count, self.seed)
 
-    def read(self, indices: Sequence[int]) -> Tensor:
+    @property
+    def waiting(self) -> int:
+        """How many images are still to be drawn."""
+        return 0 if "_pixels" in self.__dict__ else self.count
+
+    def prepare(self) -> None:
+        """Draw them now, so that no reader waits for it."""
+        _ = self._pixels
+
+    def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, 32, 32)``."""
         check_indices(indices, self.count)
         return rows_as_tensor(self._pixels, indices)

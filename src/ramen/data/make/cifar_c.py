@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ramen.data.corruptions import SEVERITIES, corrupt
+from ramen.data.formats.reading import UNFINISHED
 from ramen.data.make.clean_images import CleanImages, read_clean_images
-from ramen.data.make.set_folder import UNFINISHED, check_free_space, claim_folder, how_made
+from ramen.data.make.set_folder import check_free_space, claim_folder, how_made
 from ramen.data.make.settings import ALL_CORRUPTIONS, block_generator, check_settings
 from ramen.data.make.worker_processes import run_in_processes
 from ramen.utils import checks

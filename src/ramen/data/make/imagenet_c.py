@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ramen.data.corruptions import SEVERITIES, corrupt
+from ramen.data.formats.reading import UNFINISHED
 from ramen.data.make.clean_images import list_images_by_class
-from ramen.data.make.set_folder import UNFINISHED, claim_folder, how_made
+from ramen.data.make.set_folder import claim_folder, how_made
 from ramen.data.make.settings import ALL_CORRUPTIONS, block_generator, check_settings
 from ramen.data.make.worker_processes import run_in_processes
 from ramen.utils.atomic_files import atomic_write

@@ -15,8 +15,6 @@ from ramen.data.corruptions.frost import textures
 from ramen.data.formats.reading import RECORD_FILE
 from ramen.utils.atomic_files import write_text
 
-UNFINISHED = ".unfinished"  # folder for files that are not complete yet
-
 
 def how_made(
     name: str, recipe: str, seed: int, block: int, source: Mapping[str, Any], corruptions: Sequence[str]

@@ -5,22 +5,23 @@ The domains, labels and severities of a stream are for scoring and analysis; met
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 import ramen.data.streams.orders  # noqa: F401  # registers the protocols
-from ramen.data.dataset import Dataset, Domain, Labels
+from ramen.data.dataset import Dataset, Domain, Labels, PreparedSource
 from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol
 from ramen.data.streams.stream_inputs import StreamSource, resolve_source
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, IntArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream"]
 
@@ -88,8 +89,10 @@ class Stream:
         ]
         return [b for b in batches if b.stop - b.start == size] if drop_last else batches
 
-    def read(self, batch: slice) -> Tensor | list[Path]:
+    def read(self, batch: slice) -> "Tensor | list[Path]":
         """The images of a batch in stream order, in a form that ``ZeroShotClassifier.preprocess`` takes."""
+        import torch
+
         domains, indices = self.domain[batch], self.index[batch]
         severities = np.zeros_like(domains) if self.severity is None else self.severity[batch]
         images: list[Any] = [None] * len(domains)
@@ -99,13 +102,36 @@ class Stream:
             read = source.domains[domain].images.read(indices[positions].tolist())
             for position, image in zip(positions, read, strict=True):
                 images[position] = image
-        shapes = {tuple(image.shape) if isinstance(image, Tensor) else "a file" for image in images}
+        shapes = {tuple(image.shape) if isinstance(image, torch.Tensor) else "a file" for image in images}
         if shapes == {"a file"} or not images:
             return images
         if len(shapes) > 1:
             found = ", ".join(sorted(map(str, shapes)))
             raise ValueError(f"all images of a batch must have the same shape, or all be files, got {found}")
         return torch.stack(images)
+
+    @property
+    def waiting(self) -> int:
+        """How many images are still to be made, such as drawings, before all can be read."""
+        return sum(source.waiting for source in self._unprepared())
+
+    def prepare(self, advance: Callable[[int], object] = lambda count: None) -> None:
+        """Make what must be made before images can be read: reading then takes equally long for everybody.
+
+        Args:
+            advance: Called with the number of images that were made since the last call.
+        """
+        for source in self._unprepared():
+            count = source.waiting
+            source.prepare()
+            advance(count)
+
+    def _unprepared(self) -> list[PreparedSource]:
+        datasets = [self.dataset, *self.severities.values()]
+        used = set(self.domain.tolist())
+        sources = [one.domains[number].images for one in datasets for number in sorted(used)]
+        unique = {id(source): source for source in sources if isinstance(source, PreparedSource)}
+        return [source for source in unique.values() if source.waiting]
 
     def identity(self) -> dict[str, Any]:
         """What a result records about its stream, in plain values; ``order`` is a hash of the order."""

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from ramen.data.dataset import Dataset, Domain
 from ramen.data.streams.protocols import Protocol
 from ramen.utils import checks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 StreamSource: TypeAlias = Dataset | Mapping[int, Dataset] | Sequence[ArrayLike]
 
@@ -56,7 +58,7 @@ def _check_severities(protocol: str, given: object) -> tuple[Dataset, dict[int, 
 class _NoImages:
     """Takes the place of the images in a stream that was made from labels."""
 
-    def read(self, indices: Sequence[int]) -> Tensor | list[Path]:
+    def read(self, indices: Sequence[int]) -> "Tensor | list[Path]":
         raise ValueError("this stream was made from labels only: it has no images to read")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ramen.experiments.analysis import paper
-from ramen.experiments.analysis.scoring import Spread, over_seeds
+from ramen.experiments.analysis.spread import Spread, over_seeds
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run.results import DamagedResultError, read_result
 from ramen.methods._registry import describe, list_methods

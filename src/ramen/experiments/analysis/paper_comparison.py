@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group, with_defaults
 from ramen.experiments.analysis.paper import PaperSetting, Reported, Value
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.plan.presets import find_preset
 from ramen.experiments.plan.values import plain
 

@@ -1,12 +1,12 @@
 """Scores of a run: accuracies, differences with confidence intervals, changed answers, calibration."""
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ramen.experiments.analysis.spread import Spread as Spread
+from ramen.experiments.analysis.spread import over_seeds as over_seeds
 from ramen.utils import checks
 
 _NORMAL_95 = 1.959964
@@ -166,30 +166,6 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> fl
     places = torch.bucketize(sure, inner_edges)
     gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, places, sure - right)
     return 100 * float(gaps.abs().sum()) / len(sure)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds and the standard deviation of one run; None if there was only one run."""
-
-    mean: float
-    deviation: float | None
-    seeds: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
-
-
-def over_seeds(values: Sequence[float]) -> Spread:
-    """Mean and sample deviation (over n - 1) of one number from each seed.
-
-    >>> print(over_seeds([70.0, 71.0, 72.0]))
-    71.00 ± 1.00
-    """
-    if not len(values):
-        raise ValueError("values must hold one number per seed, got none")
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), deviation, len(values))
 
 
 def _mask(argument: str, value: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group, Result, group
 from ramen.experiments.analysis.paper import Value
 from ramen.experiments.analysis.paper_comparison import why_not_comparable
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.plan.variations import BATCH, VARIANTS
 
 REFERENCES = ("clip", "ensemble", "entmin")  # references of the paper's figures

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
     from ramen.experiments.plan.experiment import Experiment
@@ -43,7 +44,7 @@ def compare(
     from ramen.experiments.analysis.grouping import collect
     from ramen.experiments.tables.output import choose_format, write
 
-    with options.exit_on_error():
+    with exit_on_error():
         chosen = choose_format(form, out)
         kinds = _kinds(table, chosen, json_output)
         if not results and not run:
@@ -65,7 +66,8 @@ def compare(
         ]
         typer.echo(json.dumps({"tables": content, "not_run": skipped}, indent=2))
         return
-    write([one for _, one in made], chosen, out)
+    with exit_on_error():
+        write([one for _, one in made], chosen, out)
 
 
 def _paper_methods() -> list[str]:

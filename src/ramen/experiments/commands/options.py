@@ -1,10 +1,9 @@
-"""What the commands that run experiments share: options, the plan that follows from them, error messages."""
+"""What the commands that run experiments share: options, and the plan that follows from them."""
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,14 +90,18 @@ class ExperimentOptions:
 
     def plan(self, methods: Sequence[str]) -> list["Experiment"]:
         """The experiments with these methods."""
-        import torch
+        planned = self.draft(methods)
+        device = self.device or _default_device()  # last: it loads torch, which a mistake must not wait for
+        dtype = self.dtype or ("float16" if device.startswith("cuda") else "float32")
+        return [replace(one, device=device, dtype=dtype) for one in planned]
 
+    def draft(self, methods: Sequence[str]) -> list["Experiment"]:
+        """The same, with the default device and dtype not yet chosen; every mistake is found here."""
         from ramen.experiments.plan.experiment import plan
         from ramen.experiments.plan.values import parse_pairs
 
         if self.seed and self.seeds is not None:
             raise ValueError("--seed and --seeds exclude each other: give one of them")
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         options = {"severity": self.severity, "domains": self.domain or None}
         part = {"limit": self.limit, "per_domain": self.per_domain}
         return plan(
@@ -114,8 +117,7 @@ class ExperimentOptions:
             protocol_parameters={**parse_pairs("--protocol-set", self.protocol_set or ()), **_given(part)},
             batch=self.batch,
             templates=self.templates,
-            device=device,
-            dtype=self.dtype or ("float16" if device.startswith("cuda") else "float32"),
+            **_given({"device": self.device, "dtype": self.dtype}),
         )
 
 
@@ -148,21 +150,11 @@ def with_experiment_options(*own: str) -> Callable[[Callable[..., None]], Callab
     return decorate
 
 
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-@contextmanager
-def exit_on_error() -> Iterator[None]:
-    """Turn errors into messages and exit codes: bad input, an experiment that is running, Ctrl-C."""
-    from ramen.experiments.run.lock import RunningError
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except RunningError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    except (ValueError, TypeError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None

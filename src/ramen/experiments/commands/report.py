@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ramen.utils.exit_codes import exit_on_error
+
 
 def report(
     results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
@@ -14,10 +16,8 @@ def report(
     """Write one self-contained HTML page with the tables, figures and settings of results."""
     from ramen.experiments.report.report import write_report
 
-    try:
+    with exit_on_error():
         found = write_report(results, out, title=title)
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
     for warning in found.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{out}: {len(found.results)} runs, {len(found.others)} other results")

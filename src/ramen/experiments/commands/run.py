@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
+    from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.tables.table import Table
 
 
@@ -28,25 +30,34 @@ def run(
     """Run methods on a stream. Finished runs are not repeated, interrupted runs resume."""
     from rich.console import Console
 
-    from ramen.experiments.run.execute import run_experiments
     from ramen.experiments.tables.terminal import print_tables
     from ramen.methods._registry import list_methods
 
     everything = method is not None and "all" in method
-    with options.exit_on_error():
+    with exit_on_error():
         planned = request.plan(list_methods() if everything else method or ["ramen"])
-        results = run_experiments(
-            planned,
-            out,
-            console=Console(stderr=True),
-            checkpoint_seconds=checkpoint_seconds,
-            on_missing="skip" if everything else "raise",
-        )
+        results = _run(planned, out, checkpoint_seconds, skip_missing=everything)
     if json_output:
         typer.echo(json.dumps(results, indent=2))
         return
     print_tables(Console(), [summary(results)])
     typer.echo(f"Results are in {out}", err=True)
+
+
+def _run(
+    planned: list["Experiment"], out: Path, checkpoint_seconds: float, *, skip_missing: bool
+) -> list[dict[str, Any]]:
+    from rich.console import Console
+
+    from ramen.experiments.run.execute import run_experiments
+
+    return run_experiments(
+        planned,
+        out,
+        console=Console(stderr=True),
+        checkpoint_seconds=checkpoint_seconds,
+        on_missing="skip" if skip_missing else "raise",
+    )
 
 
 def summary(results: list[dict[str, Any]]) -> "Table":

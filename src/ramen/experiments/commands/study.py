@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +103,7 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
     given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
-    with options.exit_on_error():
+    with exit_on_error():
         own = own_options(name, given)
         if name == "harm":
             _check_harm(request, method)

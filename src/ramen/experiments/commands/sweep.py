@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
     from ramen.experiments.analysis.sweep_curve import Sweep
@@ -44,8 +45,10 @@ def sweep(
     from ramen.experiments.plan.variations import experiments, parse_variation
     from ramen.experiments.tables.output import choose_format, write
 
-    with options.exit_on_error():
+    with exit_on_error():
         chosen = choose_format(form, out)
+        for text in vary:
+            parse_variation(text, request.draft([method])[0])  # refuses a mistake before anything is loaded
         asked = request.plan(list(dict.fromkeys([method, *_REFERENCES])))
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
@@ -68,7 +71,8 @@ def sweep(
         rows = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
         typer.echo(json.dumps({"tables": rows, "figures": [str(path) for path in drawn]}, indent=2))
         return
-    write(tables, chosen, out)
+    with exit_on_error():
+        write(tables, chosen, out)
 
 
 def _results(planned: list["Experiment"], store: Path) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ramen.experiments.analysis import paper
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.analysis.sweep_curve import Sweep
 from ramen.experiments.figures.style import (
     COLOURS,
@@ -24,6 +24,9 @@ from ramen.experiments.figures.style import (
     short,
 )
 
+_ROW = 0.4  # inches: the height of a row of dots
+_MARKER = 7  # points
+_STEP = 0.24  # of a row: just enough to set two markers apart
 _DASHES = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
 
 
@@ -135,21 +138,56 @@ def domain_dots(
 ) -> Figure:
     """Accuracy on each domain: the methods in ``shown`` in colour, all others as grey dots."""
     with look():
-        figure, axes = new_figure(WIDTH, 1.5 + 0.34 * len(domains))
+        figure, axes = new_figure(WIDTH, 1.5 + _ROW * len(domains))
         places = np.arange(len(domains))
         for name, values in accuracies.items():
             if name not in shown:
                 axes.plot(_gaps(values), places, "o", color=QUIET, alpha=0.55, markersize=4.5)
         if len(accuracies) > len(shown):
             axes.lines[-1].set_label("other methods")
+        moved = dodged([_gaps(accuracies[name]) for name in shown], _gaps(_all(accuracies)))
         for number, name in enumerate(shown):
             marker, colour = "oDs^vP"[number % 6], COLOURS[number % len(COLOURS)]
-            axes.plot(_gaps(accuracies[name]), places, marker, color=colour, markersize=7, label=name)
+            heights = places + moved[number]
+            axes.plot(_gaps(accuracies[name]), heights, marker, color=colour, markersize=_MARKER, label=name)
         axes.set_yticks(places, [short(domain) for domain in domains])
         axes.set(ylim=(len(domains) - 0.5, -0.5), xlabel="accuracy, %", title=short(title, 90))
         axes.grid(axis="both")
         legend_above(axes, shown)
     return figure
+
+
+def dodged(values: Sequence[Sequence[float]], everything: Sequence[float]) -> np.ndarray:
+    """How far each marker is moved from its row, so that markers that tie do not hide each other.
+
+    Args:
+        values: The numbers of each method ``(methods, rows)``; NaN for none.
+        everything: All numbers along the axis, which decide its scale.
+
+    >>> dodged([[50.0, 10.0], [50.0, 90.0], [80.0, 10.1]], [10.0, 90.0]).tolist()
+    [[-0.12, -0.12], [0.12, 0.0], [0.0, 0.12]]
+    """
+    table = np.asarray(values, dtype=float)
+    moved = np.zeros_like(table)
+    # the width of a marker in units of the axis, which takes most of the figure's width
+    near = _MARKER / 72 / (0.75 * WIDTH) * float(np.nanmax(everything) - np.nanmin(everything))
+    for row in range(table.shape[1]):
+        order = [n for n in np.argsort(table[:, row], kind="stable") if not np.isnan(table[n, row])]
+        ties: list[list[int]] = []
+        for number in order:
+            if ties and table[number, row] - table[ties[-1][-1], row] <= near:
+                ties[-1].append(int(number))
+            else:
+                ties.append([int(number)])
+        for tie in ties:
+            step = min(_STEP, 0.8 / len(tie))
+            for place, number in enumerate(sorted(tie)):
+                moved[number, row] = step * (place - (len(tie) - 1) / 2)
+    return moved
+
+
+def _all(accuracies: Mapping[str, Sequence[float | None]]) -> list[float | None]:
+    return [value for values in accuracies.values() for value in values]
 
 
 def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Figure:
@@ -161,7 +199,7 @@ def change_bars(changes: Mapping[str, tuple[float, float]], *, title: str) -> Fi
         right = axes.barh(places, repaired, 0.7, color=COLOURS[0], label="repaired: zero-shot was wrong")
         left = axes.barh(places, -broken, 0.7, color=COLOURS[1], label="broken: zero-shot was right")
         axes.bar_label(right, [f"{share:.1f}" for share in repaired], padding=4, fontsize=8.5)
-        axes.bar_label(left, [f"{share:.1f}" for share in broken], padding=4, fontsize=8.5)
+        axes.bar_label(left, [f"{share:.1f}" if share else "" for share in broken], padding=4, fontsize=8.5)
         axes.axvline(0, color=SOFT, linewidth=1)
         axes.set_yticks(places, [short(name) for name in changes])
         reach = 1.2 * max(1.0, float(repaired.max()), float(broken.max()))

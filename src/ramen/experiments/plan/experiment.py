@@ -14,7 +14,7 @@ from ramen.experiments.plan.values import from_plain, overrides_by_method, plain
 from ramen.methods._registry import describe
 from ramen.models import prompts
 from ramen.utils import checks
-from ramen.utils.devices import parse_dtype
+from ramen.utils.dtype_names import check_dtype_name
 
 BATCH = 100  # if no preset sets it
 
@@ -69,7 +69,7 @@ class Experiment:
         _known(f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON})
         checks.integer("seed", self.seed, 0)
         checks.integer("batch", self.batch, 1)
-        parse_dtype(self.dtype)
+        check_dtype_name(self.dtype)
         prompts.check_templates(self.templates)
 
     def identity(self) -> dict[str, Any]:

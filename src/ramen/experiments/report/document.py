@@ -21,17 +21,6 @@ class Page:
 
 def document(title: str, summary: str, page: Page) -> str:
     """The whole page as text."""
-    assets = resources.files("ramen.experiments.report").joinpath("assets")
-    style, script = (assets.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("link", rel="icon", href="data:,"),
-        element("title", title),
-        element("style", Markup(style)),
-    )
     header = element(
         "header",
         element("h1", title),
@@ -49,6 +38,30 @@ def document(title: str, summary: str, page: Page) -> str:
         header,
         element("div", search, class_="bar"),
         element("main", *page.sections),
-        element("script", Markup(script)),
+        element("script", Markup(_asset("report.js"))),
+    )
+    return whole_page(title, style_sheet(), body)
+
+
+def style_sheet() -> str:
+    """The style that our pages share."""
+    return _asset("report.css")
+
+
+def whole_page(title: str, style: str, body: Markup) -> str:
+    """A self-contained page as text: it asks nothing of the network."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("link", rel="icon", href="data:,"),
+        element("title", title),
+        element("style", Markup(style)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _asset(name: str) -> str:
+    assets = resources.files("ramen.experiments.report").joinpath("assets")
+    return assets.joinpath(name).read_text(encoding="utf-8")

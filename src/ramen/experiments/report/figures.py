@@ -19,11 +19,17 @@ from ramen.experiments.tables.group_rows import GroupRow
 _SHOWN = 4  # methods in colour among dots
 
 
-def domain_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
-    """Methods by domains; empty if there is only one of either."""
+def domain_figures(rows: Sequence[GroupRow], zero_shot: GroupRow | None, where: str) -> list[Markup]:
+    """Methods by domains; empty if there is only one of either.
+
+    Args:
+        rows: The methods that were run.
+        zero_shot: Zero-shot as their runs recorded it, if it is not one of the methods.
+        where: The setting in words.
+    """
     if len(rows) < 2 or len(rows[0].group.domains) < 2:
         return []
-    return [_gains(rows, where), _dots(rows, where)]
+    return [_gains(rows, where), _dots([*([zero_shot] if zero_shot else []), *rows], where)]
 
 
 def time_figures(rows: Sequence[GroupRow], where: str) -> list[Markup]:
@@ -53,10 +59,15 @@ def _dots(rows: Sequence[GroupRow], where: str) -> Markup:
     domains = list(rows[0].group.domains)
     accuracies = {row.name: _domain_means(row.group, domains) for row in rows}
     by_average = sorted(rows, key=lambda row: -row.group.average.mean)
-    plain = [row for row in rows if row.group.method == "clip"][:1]
+    plain = [row for method in ("ensemble", "clip") for row in rows if row.group.method == method][:1]
     shown = [row.name for row in (*plain, *(row for row in by_average if row not in plain))][:_SHOWN]
     figure = results.domain_dots(domains, accuracies, shown, title="Accuracy on each domain")
-    caption = "In colour: CLIP if it was run, and the methods with the highest averages." if plain else None
+    caption = None
+    if plain:
+        caption = (
+            f"In colour: {plain[0].name}, and the methods with the highest averages. Methods that tie on a "
+            "domain are drawn one below the other."
+        )
     return svg_figure(page_svg(figure), f"Accuracy of {', '.join(shown)} by domain, {where}", caption)
 
 
@@ -82,8 +93,16 @@ def _stages(rows: Sequence[GroupRow], where: str) -> Markup:
         }
         for row in rows
     }
+    reading = [times.pop("read") for times in stages.values() if "read" in times]
     figure = cost.stage_bars(stages, title="Time per stage")
-    return svg_figure(page_svg(figure), f"Milliseconds per image by stage for each method, {where}")
+    caption = None
+    if reading:
+        took = " to ".join(dict.fromkeys(f"{time:.3g}" for time in (min(reading), max(reading))))
+        caption = (
+            f"Without reading, which is not the method's: it took {took} ms per image, from a disk the first "
+            "time and from memory later."
+        )
+    return svg_figure(page_svg(figure), f"Milliseconds per image by stage for each method, {where}", caption)
 
 
 def _cost(rows: Sequence[GroupRow], where: str) -> Markup:

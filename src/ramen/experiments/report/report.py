@@ -12,6 +12,7 @@ from ramen.experiments.report import comparisons, figures, studies
 from ramen.experiments.report.document import Page, document
 from ramen.experiments.report.provenance import settings_block
 from ramen.experiments.report.sections import SettingSection, details, make_sections
+from ramen.experiments.report.zero_shot_row import zero_shot_note, zero_shot_row
 from ramen.experiments.tables.accuracy import averages_table
 from ramen.experiments.tables.changes import changes_table
 from ramen.experiments.tables.cost import cost_table
@@ -81,11 +82,14 @@ def _section_parts(section: SettingSection) -> Iterator[Markup]:
         f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}; {details(first.experiment)}."
     )
     yield element("p", facts, class_="soft")
-    accuracy = averages_table(section.rows, with_domains=True)
+    zero_shot = zero_shot_row(section.rows)
+    accuracy = averages_table([*([zero_shot] if zero_shot else []), *section.rows], with_domains=True)
+    if zero_shot:
+        accuracy = replace(accuracy, notes=(zero_shot_note(section.rows), *accuracy.notes))
     yield _titled(accuracy, "Accuracy, %", f"{section.anchor}-accuracy")
     plain = [row for row in section.rows if row.group.experiment["label"] is None] or section.rows
     variants = [row for row in section.rows if row not in plain]
-    yield from figures.domain_figures(plain, section.name)
+    yield from figures.domain_figures(plain, zero_shot, section.name)
     yield _titled(changes_table(section.rows), "Repaired, broken, calibrated", f"{section.anchor}-changes")
     yield figures.change_figure(plain, section.name)
     yield _titled(cost_table(section.rows), "Time and memory", f"{section.anchor}-cost")

@@ -80,6 +80,9 @@ class _Runner:
     def _start(self, experiment: Experiment) -> MethodRun:
         stream = self._resources.stream(experiment)
         classifier = self._resources.classifier(experiment, stream.dataset.classes)
+        if stream.waiting:
+            with self._bars.count("drawing", stream.waiting) as advance:
+                stream.prepare(advance)
         run = MethodRun(experiment, classifier, stream)
         for line in _settings_lines(run):
             if line not in self._printed:

@@ -70,6 +70,7 @@ class MethodRun:
             progress: Called after each batch.
             observe: Called with each batch and the method's answer.
         """
+        self.stream.prepare()  # before the clock: whoever reads first would pay for all others
         left = [b for b in self.stream.batches(self.experiment.batch) if b.start >= self.done]
         threads = _preparing_threads(self.classifier.device)
         prepared = prefetch_reads(

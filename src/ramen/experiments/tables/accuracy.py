@@ -7,7 +7,7 @@ from typing import Any
 from ramen.experiments.analysis.grouping import Group
 from ramen.experiments.analysis.paper import Value
 from ramen.experiments.analysis.paper_comparison import PaperRow, differs, paper_row
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.tables.group_rows import (
     GroupRow,
     describe_setting,

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from ramen.experiments.analysis.grouping import Group
-from ramen.experiments.analysis.scoring import Spread, over_seeds
+from ramen.experiments.analysis.spread import Spread, over_seeds
 from ramen.experiments.tables.group_rows import GroupRow, describe_setting, group_record, name_column
 from ramen.experiments.tables.table import (
     Column,

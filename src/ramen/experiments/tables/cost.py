@@ -7,7 +7,7 @@ from typing import Any
 from ramen.experiments.analysis import paper
 from ramen.experiments.analysis.grouping import Group
 from ramen.experiments.analysis.paper_comparison import other_parameters
-from ramen.experiments.analysis.scoring import over_seeds
+from ramen.experiments.analysis.spread import over_seeds
 from ramen.experiments.run.measure import STAGES
 from ramen.experiments.tables.group_rows import GroupRow, describe_setting, group_record, name_column
 from ramen.experiments.tables.table import (

@@ -1,6 +1,6 @@
 """Tables in HTML, for a page whose script sorts, filters and copies them."""
 
-from ramen.experiments.html import Markup, element, join
+from ramen.experiments.html import Markup, element, join, scrolling_box
 from ramen.experiments.tables.table import MARK, Cell, Column, Table
 
 MINUS = "\N{MINUS SIGN}"
@@ -44,19 +44,21 @@ def html_table(table: Table, anchor: str) -> Markup:
             element("button", "Copy as CSV", type="button", class_="csv", data_table=anchor),
             class_="head",
         ),
-        element(
-            "div",
+        scrolling_box(
             element(
-                "table",
-                element("thead", element("tr", *heads)),
-                element("tbody", *rows),
-                id=anchor,
+                "div",
+                element(
+                    "table",
+                    element("thead", element("tr", *heads)),
+                    element("tbody", *rows),
+                    id=anchor,
+                    aria_labelledby=title,
+                ),
+                class_="scroll",
+                tabindex="0",
+                role="region",
                 aria_labelledby=title,
-            ),
-            class_="scroll",
-            tabindex="0",
-            role="region",
-            aria_labelledby=title,
+            )
         ),
         *(element("p", note, class_="note") for note in table.notes),
         class_="table",

@@ -5,7 +5,7 @@ from typing import Any
 
 from ramen.experiments.analysis.paper import Value
 from ramen.experiments.analysis.paper_comparison import RULE, PaperRow, differs
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 from ramen.experiments.tables.group_rows import GroupRow
 from ramen.experiments.tables.table import MARK, Cell, Column, ColumnCells, Emphasis
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ramen.experiments.analysis.scoring import Spread
+from ramen.experiments.analysis.spread import Spread
 
 MARK = "*"  # follows a number that differs from the paper's
 

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,11 +69,19 @@ class _Write:
     """A record on its way to the disk, and what will be true when it is there."""
 
     segment: int
-    content: tuple[dict[str, Tensor], dict[str, str]]
+    whole: dict[str, Tensor]
+    patches: list[NamedPatch]
+    facts: dict[str, Any]
+    answers: Sequence[Result]
     copies: dict[str, Tensor]  # by a memory's prefix: the segment of each row's newest copy
     seen: dict[str, int]  # by the same: the images of the stream that it covers
     epoch: int
     images: int
+
+    def pieces(self) -> list[memoryview]:
+        """The record; done in the background, as it takes longer than copying the rows."""
+        answers = [result.to_dict() for result in self.answers]
+        return write_record(*record_content(self.whole, self.patches, {**self.facts, "answers": answers}))
 
 
 class StateStore:
@@ -169,7 +178,7 @@ class StateStore:
         self._pending = write, self._pool.submit(self._append, write)
 
     def _append(self, write: _Write) -> int:
-        pieces = write_record(*write.content)
+        pieces = write.pieces()
         self._segments.append(write.segment, pieces)
         return total_bytes(pieces)
 
@@ -214,19 +223,23 @@ class StateStore:
             for place, patch in enumerate(method.memories[prefix].patches(chosen))
         ]
         copies = self._copies_with(rows, segment, is_fresh)
-        frame = method.state_frame()
-        if not starts:  # which its first record has
-            frame = {name: frame[name] for name in ("images_seen", "images_refused")}
-        content = {f"content.{n}": t for n, t in method.unpatched_content(self._with_rows).items()}
-        whole = {name: tensor.cpu() for name, tensor in {**frame, **content}.items()}
         alive = _segments_in(copies)
-        facts = {
-            "fresh": is_fresh,
-            "segments": {str(number): n for number, n in self._counts.items() if number in alive},
-            "answers": [result.to_dict() for result in self._unsaved],
-        }
-        record = record_content(whole, patches, facts)
-        return _Write(segment, record, copies, self._seen(), method.epoch, self._learned)
+        identity = method.state_identity() if starts else {}  # which the first record of a segment has
+        content = {f"content.{n}": t for n, t in method.unpatched_content(self._with_rows).items()}
+        return _Write(
+            segment=segment,
+            whole={n: t.cpu() for n, t in {**identity, **method.state_counters(), **content}.items()},
+            patches=patches,
+            facts={
+                "fresh": is_fresh,
+                "segments": {str(number): n for number, n in self._counts.items() if number in alive},
+            },
+            answers=self._unsaved,
+            copies=copies,
+            seen=self._seen(),
+            epoch=method.epoch,
+            images=self._learned,
+        )
 
     def _copies_with(self, rows: dict[str, Tensor], segment: int, is_fresh: bool) -> dict[str, Tensor]:
         """Where the newest copy of each row is, once these are in ``segment``."""

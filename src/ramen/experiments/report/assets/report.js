@@ -139,3 +139,24 @@ window.addEventListener("beforeprint", () => {
   closed.forEach((block) => { block.open = true; });
 });
 window.addEventListener("afterprint", () => closed.forEach((block) => { block.open = false; }));
+
+/* Boxes that scroll sideways: show a hint while there is more to the right. */
+
+const markBox = (box) => {
+  const content = box.querySelector(".scroll, .picture");
+  const hidden = content.scrollWidth - content.clientWidth;
+  box.classList.toggle("overflows", hidden > 1);
+  box.classList.toggle("more", hidden > 1 && content.scrollLeft < hidden - 1);
+  if (content.classList.contains("scroll")) return;
+  if (hidden > 1) content.setAttribute("tabindex", "0"); // so that keys can scroll it
+  else content.removeAttribute("tabindex");
+};
+
+const boxes = document.querySelectorAll(".wide");
+const sizes = new ResizeObserver((entries) => entries.forEach((entry) => markBox(entry.target.closest(".wide"))));
+boxes.forEach((box) => {
+  const content = box.querySelector(".scroll, .picture");
+  content.addEventListener("scroll", () => markBox(box), { passive: true });
+  sizes.observe(content);
+  sizes.observe(content.firstElementChild);
+});

@@ -1,0 +1,226 @@
+"""``ramen classify``: your images, your classes, one command."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ramen.serve.classify_run import ClassifyRequest
+
+EPILOG = (
+    "Exit codes: 0 every file has an answer, or --watch was stopped; 1 the machine failed (no weights, disk "
+    "full, output in use); 2 wrong usage; 3 all done, but some files failed and have an error in the output; "
+    "130 Ctrl-C, 143 SIGTERM: what was done is saved, and the same command continues. A second Ctrl-C stops "
+    "at once."
+)
+WARNING = (
+    "warning: without --model the tiny model of the package is used. It knows drawings of 24 objects, no "
+    "photographs: for those use --model ViT-B-16/openai, which downloads its weights."
+)
+
+
+def classify(
+    photos: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PHOTOS...",
+            help="Files, folders, patterns such as 'a/**/*.jpg', or - for a list on standard input.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The labels: .csv, .jsonl or .parquet. If it exists, only what is missing is added."
+        ),
+    ],
+    classes: Annotated[str | None, typer.Option(help="Class names, separated by commas.")] = None,
+    classes_file: Annotated[Path | None, typer.Option(help="A file with one class name per line.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="ARCH/TAG of open_clip such as ViT-B-16/openai, or a form that `ramen models list` shows. "
+            "Default: the tiny model of the package, for drawings only."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method; `ramen describe` lists them.")] = "ramen",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="PARAMETER=VALUE of the method, in place of what it chooses. Repeatable."),
+    ] = None,
+    templates: Annotated[
+        list[str] | None,
+        typer.Option(help="A set of prompt templates, or a template with {} for the class name; repeatable."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write a page that shows what adaptation changed.")
+    ] = None,
+    sort_into: Annotated[
+        Path | None, typer.Option(help="Also link the files into one folder per class, in this folder.")
+    ] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="With --sort-into: copy instead of linking.")] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="A folder, or a URL, that keeps what is learned from one run to the next."
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep following the folders among PHOTOS until stopped (Ctrl-C).")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.01, help="With --watch: seconds from one look to the next.")
+    ] = 1.0,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try files again that have an error in the output.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... Default: cuda if available.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Files per batch.")] = 32,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that decode images. Default: as many as help.")
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            help="Image formats to accept, separated by commas. Default: JPEG,PNG,WEBP,BMP,GIF,TIFF."
+        ),
+    ] = None,
+    max_pixels: Annotated[
+        int | None, typer.Option(min=1, help="Refuse larger images. Default: 33,554,432.")
+    ] = None,
+    no_orient: Annotated[
+        bool, typer.Option("--no-orient", help="Do not turn images as their EXIF orientation says.")
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print a summary as JSON on standard output.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors.")] = False,
+) -> None:
+    """Classify image files into your own classes, adapting to them on the way.
+
+    Writes one row per file: label, probability, what the model says without adaptation, or an error.
+    Everything but --json goes to standard error. Interrupted or killed, the same command continues.
+    """
+    from rich.console import Console
+
+    from ramen.serve.classify_run import classify_files
+
+    with exit_on_failure():
+        request = make_request(
+            photos,
+            class_names(classes, classes_file),
+            settings or [],
+            templates or [],
+            {
+                "out": out,
+                "model": model,
+                "method": method,
+                "page": page,
+                "sort_into": sort_into,
+                "copy": copy,
+                "state": state,
+                "watch": watch,
+                "interval": interval,
+                "retry_failed": retry_failed,
+                "device": device,
+                "dtype": dtype,
+                "batch": batch,
+                "workers": workers,
+                "formats": None if formats is None else tuple(split_names(formats)),
+                "max_pixels": max_pixels,
+                "orient": not no_orient,
+            },
+        )
+        request.check()
+        if model is None:
+            typer.echo(WARNING, err=True)
+        report = classify_files(request, Console(stderr=True, quiet=quiet))
+    if json_output:
+        typer.echo(json.dumps(report.summary, indent=2))
+    elif not quiet:
+        typer.echo(in_words(report.summary), err=True)
+    raise typer.Exit(report.exit_code)
+
+
+def split_names(listed: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def class_names(listed: str | None, file: Path | None) -> list[str]:
+    """The classes of ``--classes`` or of ``--classes-file``."""
+    if (listed is None) == (file is None):
+        raise ValueError("give the classes with --classes or with --classes-file, and not with both")
+    if file is None:
+        return split_names(listed or "")
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--classes-file: {file} cannot be read: {error}") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def make_request(
+    photos: list[str], classes: list[str], settings: list[str], templates: list[str], others: dict[str, Any]
+) -> "ClassifyRequest":
+    """What the command line asks for; ValueError if it makes no sense.
+
+    Args:
+        photos: The arguments.
+        classes: Class names.
+        settings: Those of ``--set``.
+        templates: Those of ``--templates``.
+        others: Further fields of the request; None for those that have their default.
+    """
+    from ramen.experiments.plan.values import overrides_by_method
+    from ramen.serve.classify_run import ClassifyRequest
+    from ramen.serve.photos import Photos
+
+    method = others["method"]
+    given = {name: value for name, value in others.items() if value is not None}
+    if templates:
+        given["templates"] = (
+            templates[0] if len(templates) == 1 and "{}" not in templates[0] else tuple(templates)
+        )
+    return ClassifyRequest(
+        photos=Photos.from_arguments(photos, sys.stdin.buffer, others["sort_into"]),
+        classes=classes,
+        parameters=overrides_by_method([method], settings)[method],
+        **given,
+    )
+
+
+def in_words(summary: dict[str, Any]) -> str:
+    """The end of a run, for people."""
+    changed, answers, errors = summary["changed"], summary["answers"], summary["errors"]
+    words = f"{summary['files']:,} files: {changed:,} of {answers:,} labels changed by adaptation"
+    words += f" ({changed / answers:.1%})".replace("%", " %") if answers else ""
+    words += f", {errors:,} failed" if errors else ""
+    written = [summary[name] for name in ("out", "page", "sorted_into") if summary[name] is not None]
+    stopped = "; stopped, the same command continues" if summary["stopped"] else ""
+    return f"{words}{stopped}\n" + "\n".join(f"  {path}" for path in written)
+
+
+@contextmanager
+def exit_on_failure() -> Iterator[None]:
+    """Turn errors into messages and exit codes: 2 for wrong usage, 1 for what the machine cannot do."""
+    from ramen.serve.classify_run import MissingWeightsError
+    from ramen.utils.file_locks import LockedError
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (MissingWeightsError, LockedError, ImportError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from None

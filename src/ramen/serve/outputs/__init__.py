@@ -1,0 +1,1 @@
+"""Files of labels that grow while images are classified: CSV, JSON lines, Parquet."""

@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM as requests: the first one asks to stop soon, the second one stops at once."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+
+@dataclass
+class StopRequest:
+    """Whether somebody asked to stop.
+
+    Attributes:
+        event: Set as soon as somebody did.
+        signal: The number of the signal that asked.
+    """
+
+    event: threading.Event = field(default_factory=threading.Event)
+    signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody asked."""
+        return self.event.is_set()
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a program that a signal stopped: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.signal or 0)
+
+
+@contextmanager
+def stop_on_signals(announce: Callable[[], object]) -> Iterator[StopRequest]:
+    """A block in which signals are requests; the second one raises a KeyboardInterrupt.
+
+    Args:
+        announce: Called at the first one.
+    """
+    request = StopRequest()
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if request.requested:
+            raise KeyboardInterrupt
+        request.signal = number
+        request.event.set()
+        announce()
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield request
+        return
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""``ramen classify`` in processes that start quickly: they are forked from one that has imported all.
+
+That process has one thread and no open files of ours, unlike the one that runs the tests.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import open_clip  # noqa: F401  # for all that are forked
+
+from ramen.cli import app
+from ramen.methods._base import Method
+from ramen.serve import classify_run  # noqa: F401
+from ramen.serve.outputs.label_file import LabelFile
+from ramen.serve.store.segments import LocalSegments
+
+PATIENCE = 120  # seconds until a process that should have done something is given up
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
+
+
+class ClassifyProcess:
+    """A running command.
+
+    Args:
+        arguments: Of the command, after its name.
+        folder: Where it runs, and where its standard streams are kept.
+        dies_at: Kill it as soon as its output has so many bytes, in the middle of a write.
+        batch_seconds: How long each batch takes at least.
+        state_seconds: How long it takes until what a batch taught is on disk, at least.
+        stdin: What it reads.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[object],
+        folder: Path,
+        *,
+        dies_at: int | None = None,
+        batch_seconds: float = 0.0,
+        state_seconds: float = 0.0,
+        stdin: str = "",
+    ) -> None:
+        self._streams = [folder / name for name in ("stdin", "stdout", "stderr")]
+        self._streams[0].write_text(stdin)
+        changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
+        changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
+        changes += [(_die_at, (dies_at,))] if dies_at is not None else []
+        given = (list(map(str, arguments)), folder, self._streams, changes)
+        self._process = _CONTEXT.Process(target=_run, args=given)
+        self._process.start()
+
+    def __enter__(self) -> "ClassifyProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self._process.pid, number)
+
+    def wait(self) -> int:
+        """Its exit code; minus the number of the signal that killed it."""
+        self._process.join(PATIENCE)
+        assert self._process.exitcode is not None, "it did not end"
+        return self._process.exitcode
+
+    def wait_for(self, condition) -> None:
+        """Wait until something happens while it runs."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert self._process.is_alive(), self.stderr
+            assert time.monotonic() < end, "nothing happened"
+            time.sleep(0.02)
+
+    @property
+    def stdout(self) -> str:
+        return self._streams[1].read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._streams[2].read_text()
+
+
+def _run(
+    arguments: list[str], folder: Path, streams: list[Path], changes: list[tuple[Callable, tuple]]
+) -> None:
+    os.chdir(folder)
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    for change, given in changes:
+        change(*given)
+    app(["classify", *arguments])
+
+
+def _die_at(size: int) -> None:
+    def write(self: LabelFile, data: bytes) -> None:
+        file = self._file.fileno()
+        there = os.fstat(file).st_size
+        if there + len(data) >= size:
+            os.write(file, data[: size - there])
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.write(file, data)
+
+    LabelFile._write = write
+
+
+def _slow_down(kind: type, name: str, seconds: float) -> None:
+    quickly = getattr(kind, name)
+
+    def slowly(*given, **named):
+        time.sleep(seconds)
+        return quickly(*given, **named)
+
+    setattr(kind, name, slowly)
