@@ -64,6 +64,11 @@ def test_answers_are_those_by_hand(name: str) -> None:
         assert len(found.results[0].top) == 5
 
 
+def test_images_are_stacked() -> None:
+    answers = BatchAnswers(ramen.create("clip", testing.small_classifier()))
+    assert torch.equal(answers.stack([image.numpy() for image in pixels(3)]), pixels(3))
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_few_classes(classes: int) -> None:
     method = ramen.create("ramen", testing.small_classifier(classes=classes))

@@ -119,6 +119,19 @@ def test_other_methods(clf: ramen.ZeroShotClassifier, name: str) -> None:
     assert {result.support for result in found} == {None}
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ramen", "tent"])
+def test_on_a_gpu(name: str) -> None:
+    """With batches often enough for CUDA graphs to be recorded and replayed."""
+    clf = testing.small_classifier(device="cuda")
+    with ramen.Predictor(ramen.create(name, clf), batch_size=4) as predictor:
+        found = list(predictor.classify(photo(seed) for seed in range(30)))
+        found.append(predictor.classify_one(photo(30)))
+    pairs = [(f"image {seed}", photo(seed)) for seed in range(30)]
+    batches = [*in_batches(pairs, 4), [("image 0", photo(30))]]
+    assert_same_results(found, results_by_hand(ramen.create(name, clf), batches))
+
+
 def test_one_stream_after_another_continues_the_same_adaptation(clf: ramen.ZeroShotClassifier) -> None:
     with ramen.Predictor(make(clf), batch_size=4) as predictor:
         first = list(predictor.classify(photo(seed) for seed in range(6)))
@@ -128,6 +141,24 @@ def test_one_stream_after_another_continues_the_same_adaptation(clf: ramen.ZeroS
     batches += [[(f"image {n - 6}", photo(n)) for n in range(6, 9)], [("image 0", photo(9))]]
     assert_same_results([*first, *second, alone], results_by_hand(make(clf), batches))
     assert alone.state_version == 10
+
+
+def test_the_callers_modes_change_nothing(clf: ramen.ZeroShotClassifier) -> None:
+    """Inference mode, autocast and a default dtype are settings of the thread that reads the results."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            torch.inference_mode(),
+            torch.autocast("cpu", torch.bfloat16),
+            ramen.Predictor(make(clf), batch_size=4) as predictor,
+        ):
+            found = list(predictor.classify(photo(seed) for seed in range(6)))
+            found.append(predictor.classify_one(photo(6)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    pairs = [(f"image {seed}", photo(seed)) for seed in range(6)]
+    batches = [*in_batches(pairs, 4), [("image 0", photo(6))]]
+    assert_same_results(found, results_by_hand(make(clf), batches))
 
 
 def test_a_bad_source_changes_no_other_answer(clf: ramen.ZeroShotClassifier) -> None:

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ramen.methods import Method, entropy
 from ramen.methods._answers import Prediction
 from ramen.serve.result import Result
-from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, plain_numerics
 
 _TOP = 5
@@ -32,7 +33,7 @@ class BatchResults:
 
 
 class BatchAnswers:
-    """A method that answers every batch; for one thread at a time.
+    """A method that answers every batch; one at a time.
 
     Args:
         method: What answers as long as it can.
@@ -42,8 +43,19 @@ class BatchAnswers:
         self.method = method
         self._failures: Counter[str] = Counter()  # by what failed and the error's type
 
+    def stack(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:
+        """Images of one size as a batch, in memory from which the device takes it without waiting.
+
+        May be called by several threads at once.
+        """
+        pinned = self.method.classifier.device.type == "cuda"
+        shape = (len(images), *images[0].shape)
+        batch = torch.empty(shape, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+        np.stack(images, out=batch.numpy())
+        return batch
+
     def answer(self, keys: Sequence[str], pixels: Tensor) -> BatchResults:
-        """Results for images of the encoder's size, ``(B, 3, H, W)`` in uint8 on the CPU."""
+        """Results for a batch that ``stack`` returned, of images of the encoder's size ``(3, H, W)``."""
         numbers = self._adapted(pixels)
         if numbers is not None:
             return BatchResults(self._results(keys, numbers))
@@ -86,7 +98,8 @@ class BatchAnswers:
 
     def _images(self, pixels: Tensor) -> Tensor:
         classifier = self.method.classifier
-        return classifier.preprocess.normalise(upload(pixels, classifier.device))
+        pinned = classifier.device.type == "cuda"
+        return classifier.preprocess.normalise(pixels.to(classifier.device, non_blocking=pinned))
 
     def _results(self, keys: Sequence[str], numbers: list[list[float]]) -> list[Result]:
         version, retrieves = self.method.images_seen, self.method.retrieves

@@ -8,9 +8,6 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
 from ramen.images.decoding import DEFAULT_FORMATS, MAX_BYTES, MAX_PIXELS, DecodingSettings
 from ramen.methods import Method
 from ramen.serve.batch_answers import BatchAnswers, BatchResults
@@ -181,7 +178,7 @@ class Predictor:
     def _answer(self, batch: Sequence[DecodedSource]) -> list[Result]:
         images = [(source.key, source.pixels) for source in batch if source.pixels is not None]
         keys = [key for key, _ in images]
-        pixels = torch.from_numpy(np.stack([pixels for _, pixels in images])) if images else None
+        pixels = self._answers.stack([pixels for _, pixels in images]) if images else None
         with self._lock:
             self._check_usable()
             answered = BatchResults([]) if pixels is None else self._answers.answer(keys, pixels)
