@@ -164,17 +164,17 @@ def load_classifier(request: ClassifyRequest) -> ZeroShotClassifier:
     dtype = request.dtype or ("float16" if device.startswith("cuda") else "float32")
     try:
         return load_model(request.model, request.classes, request.templates, device, dtype)
-    except ValueError as error:
-        cause = error.__cause__
+    except (ValueError, ConnectionError) as error:
+        cause = error if isinstance(error, ConnectionError) else error.__cause__
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
         if cause is None:
             raise
         raise MissingWeightsError(
-            f"the weights of {request.model} cannot be loaded: {cause}. They are downloaded when they are "
-            "first used, which needs a network. Without one, copy a checkpoint to this machine and use "
-            "--model ARCH/FILE or local-dir:FOLDER (`ramen models list` explains the forms), or try "
-            f"--model {TINY}, which is included and knows drawings only."
+            f"the weights of {request.model} cannot be loaded: {cause}\n"
+            "They are downloaded when they are first used, which needs a network. Without one, copy a "
+            "checkpoint to this machine and use --model ARCH/FILE or local-dir:FOLDER (`ramen models list` "
+            f"explains the forms), or try --model {TINY}, which is included and knows drawings only."
         ) from error
 
 

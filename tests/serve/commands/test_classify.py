@@ -378,8 +378,12 @@ def test_classes_are_needed(here, drawings):
     assert "nowhere.txt cannot be read" in result.output
 
 
-def test_weights_that_cannot_be_downloaded(here, drawings, monkeypatch):
+@pytest.mark.parametrize("late", [False, True])
+def test_weights_that_cannot_be_downloaded(here, drawings, monkeypatch, late):
     import open_clip
+
+    def unreachable_at_once(*_):
+        raise ConnectionError("Name or service not known")
 
     def unreachable(*_, **__):
         try:
@@ -388,7 +392,11 @@ def test_weights_that_cannot_be_downloaded(here, drawings, monkeypatch):
             raise RuntimeError("Failed to download weights for tag 'openai'") from error
 
     monkeypatch.setattr(classify_run, "load_model", load_model)
-    monkeypatch.setattr(open_clip, "create_model", unreachable)
+    if late:  # the network fails after it was found to be there
+        monkeypatch.setattr("ramen.models.open_clip.check_downloads", lambda *_: None)
+        monkeypatch.setattr(open_clip, "create_model", unreachable)
+    else:
+        monkeypatch.setattr("ramen.models.open_clip.check_downloads", unreachable_at_once)
     result = classify(drawings[0], "--model", "ViT-B-32/openai")
     assert result.exit_code == 1
     assert "the weights of ViT-B-32/openai cannot be loaded: Name or service not known" in result.stderr
@@ -408,7 +416,7 @@ def test_a_full_disk_is_a_failure_of_the_machine(here, drawings, monkeypatch):
         patch.setattr(Output, "append", full)
         result = classify(*drawings)
     assert result.exit_code == 1
-    assert "error: [Errno 28] No space left on device" in result.stderr
+    assert "error: No space left on device" in result.stderr
     assert len(rows()) == 16
     assert classify(*drawings).exit_code == 0
     assert len(rows()) == len(drawings)
