@@ -214,7 +214,7 @@ def test_sources_of_every_kind_agree(tmp_path: Path) -> None:
         ("nul\0.png", "null byte"),
         (b"", "it is empty"),
     ],
-    ids=repr,
+    ids=lambda given: given if isinstance(given, str) and given.isprintable() else type(given).__name__,
 )
 def test_what_is_no_image(source: object, reason: str) -> None:
     with pytest.raises(UnreadableImageError, match=reason):
