@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -137,6 +137,7 @@ def drawn(mode: str, width: int, height: int, seed: int = 0) -> Image.Image:
     st.sampled_from(sorted(FILTERS)),
     st.sampled_from(["RGB", "L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr", "HSV", "RGBX"]),
 )
+@example(Span(1, 1, 0, 1), Span(2, 2, 0, 2), "bicubic", "RGBA")
 def test_what_is_kept_of_an_image(rows: Span, columns: Span, interpolation: str, mode: str) -> None:
     image = drawn(mode, columns.old, rows.old)
     resized = image.resize((columns.new, rows.new), FILTERS[interpolation])

@@ -87,7 +87,9 @@ def resize_kept(image: Image.Image, plan: Plan) -> Image.Image | None:
     if image.mode in _ALWAYS_NEAREST:
         plan, mode = replace(plan, interpolation="nearest"), "RGB"
     elif image.mode in _CHANNELS:
-        mode = image.mode if plan.interpolation == "nearest" else _CHANNELS[image.mode]
+        # Pillow only copies an image that has its size already.
+        is_copied = plan.rows.old == plan.rows.new and plan.columns.old == plan.columns.new
+        mode = image.mode if is_copied or plan.interpolation == "nearest" else _CHANNELS[image.mode]
     else:
         return None
     if not agrees_with_pillow(plan):

@@ -132,6 +132,7 @@ class Storage(StreamMemory):
         self.generation += 1
         self.seen = 0
         self._most_rows = 1  # rows that may be in use, the spare one included: an upper bound
+        self._slots: Tensor | None = None
         self._admitted: range | None = None  # numbers of a batch that ``put`` has not stored yet
         self._announced: tuple[Tensor | None, Tensor | None] = None, None
         self._table = RowTable(self.columns, aligned(self.slots + 1))
@@ -170,6 +171,7 @@ class Storage(StreamMemory):
         table = self._table.restored(state, rows)
         self._index = {name: state[name].to(self.device, copy=True) for name in self._index}
         self._table, self._most_rows, self.seen = table, rows, int(state["seen"])
+        self._slots = None
         self.generation += 1
 
     def _check_index(self, index: Mapping[str, Tensor]) -> None:
@@ -199,14 +201,20 @@ class Storage(StreamMemory):
 
     def patches(self, rows: Tensor) -> list[Patch]:
         """Columns by row, and the table by slot."""
-        index = rows.to(self.device)
-        slots = torch.empty(int(self._index["used"]), dtype=torch.int64, device=self.device)
-        held = (self._index["table"] >= 0).nonzero()[:, 0]
-        slots[self._index["table"][held]] = held
+        index, slots = rows.to(self.device), self._slots_by_row()
         return [
             Patch(rows, self._table.rows(index), len(slots), 0),
             Patch(slots[index].cpu(), {"table": rows}, self.slots + 1, -1),
         ]
+
+    def _slots_by_row(self) -> Tensor:
+        """The slot of each row, which never changes: looked up only when there are new rows."""
+        used = int(self._index["used"])
+        if self._slots is None or len(self._slots) != used:
+            held = (self._index["table"] >= 0).nonzero()[:, 0]
+            self._slots = torch.empty(used, dtype=torch.int64, device=self.device)
+            self._slots[self._index["table"][held]] = held
+        return self._slots
 
     def unpatched(self) -> dict[str, Tensor]:
         """Counters."""
