@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ramen.utils.numerics import aligned, finite_or_zero, finite_rows, plain_numerics
+from ramen.utils.numerics import aligned, all_finite, finite_or_zero, finite_rows, plain_numerics
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
@@ -75,3 +75,15 @@ def test_plain_numerics_as_a_decorator() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for _ in range(2):  # it can be called again
             assert product(torch.ones(3, 3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_all_finite_agrees_with_isfinite(dtype):
+    largest = torch.finfo(dtype).max
+    good = torch.tensor([0.0, -0.0, 1.0, -largest, largest, torch.finfo(dtype).tiny], dtype=dtype)
+    assert all_finite(good)
+    assert all_finite(good[:0])
+    assert all_finite(good.view(2, 3).T)
+    for bad in (torch.inf, -torch.inf, torch.nan, -torch.nan):
+        for place in range(len(good)):
+            assert not all_finite(good.index_fill(0, torch.tensor(place), bad))

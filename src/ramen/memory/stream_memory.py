@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramen.utils.numerics import all_finite
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -131,7 +133,7 @@ def expect(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...]
 
 def expect_finite(name: str, tensor: Tensor) -> None:
     """Raise ValueError if a saved tensor holds a number that is not finite."""
-    if tensor.is_floating_point() and not tensor.isfinite().all():
+    if tensor.is_floating_point() and not all_finite(tensor):
         raise ValueError(f"{name} in the state must be finite, got numbers that are not")
 
 

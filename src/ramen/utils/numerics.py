@@ -6,6 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+_EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}  # all of these bits are set if it is not finite
+_PIECE = 1 << 22  # numbers that stay in a CPU's cache
+
 
 @contextmanager
 def plain_numerics() -> Iterator[None]:
@@ -29,6 +32,21 @@ def finite_or_zero(tensor: Tensor) -> Tensor:
     [1.0, 0.0, 0.0, 0.0]
     """
     return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def all_finite(numbers: Tensor) -> bool:
+    """Whether every number is finite.
+
+    For numbers of two bytes by their bits, in pieces: ``isfinite`` takes ten times as long there on a CPU.
+
+    >>> all_finite(torch.tensor([1.0, -2.0]).half()), all_finite(torch.tensor([1.0, torch.inf]).half())
+    (True, False)
+    """
+    exponent = _EXPONENTS.get(numbers.dtype)
+    if exponent is None:
+        return bool(numbers.isfinite().all())
+    pieces = numbers.detach().reshape(-1).view(torch.int16).split(_PIECE)
+    return not any(bool(((piece & exponent) == exponent).any()) for piece in pieces)
 
 
 def finite_rows(tensor: Tensor) -> Tensor:

@@ -74,6 +74,7 @@ class _Write:
     facts: dict[str, Any]
     answers: Sequence[Result]
     copies: dict[str, Tensor]  # by a memory's prefix: the segment of each row's newest copy
+    alive: set[int]  # the segments among these
     seen: dict[str, int]  # by the same: the images of the stream that it covers
     epoch: int
     images: int
@@ -236,6 +237,7 @@ class StateStore:
             },
             answers=self._unsaved,
             copies=copies,
+            alive=alive,
             seen=self._seen(),
             epoch=method.epoch,
             images=self._learned,
@@ -275,8 +277,7 @@ class StateStore:
         self._active = self._number = write.segment
         self._sizes[write.segment] = self._sizes.get(write.segment, 0) + size
         self._counts[write.segment] = self._counts.get(write.segment, 0) + 1
-        alive = _segments_in(self._copies) | {write.segment}
-        for number in [number for number in self._sizes if number not in alive]:
+        for number in self._sizes.keys() - write.alive - {write.segment}:
             if number not in self._damaged:  # which were set aside
                 self._segments.remove(number)
             del self._sizes[number], self._counts[number]
