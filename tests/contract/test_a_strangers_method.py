@@ -26,6 +26,7 @@ RECORD = ramen.MethodInfo(
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     ramen.list_methods()  # so that all others are there before
+    _registry._load_own_methods()  # into the registry that stays
     monkeypatch.setattr(_registry, "_METHODS", dict(_registry._METHODS))
     ramen.register(RECORD)(t3a.T3A)
 

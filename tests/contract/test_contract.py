@@ -130,6 +130,7 @@ class _Honest(ramen.Method):
 
 @pytest.fixture(autouse=True)
 def _forget_own_methods():
+    _registry._load_own_methods()
     before = dict(_registry._METHODS)
     yield
     _registry._METHODS.clear()

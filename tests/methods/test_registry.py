@@ -138,6 +138,7 @@ def test_every_parameter_is_explained(name: str) -> None:
 def test_a_method_without_a_docstring_inherits_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     from ramen.methods import _registry
 
+    _registry._load_own_methods()  # into the registry that stays
     monkeypatch.setattr(_registry, "_METHODS", dict(_registry._METHODS))
 
     @ramen.register(ramen.MethodInfo("bare", "t", "", "p", "u", "w", False, 1, 0))
