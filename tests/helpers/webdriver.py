@@ -96,6 +96,16 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.devtools("Emulation.setDeviceMetricsOverride", metrics)
 
+    def background_colours(self) -> tuple[str, str]:
+        """The page's background for readers who prefer light pages, and for those who prefer dark ones."""
+        colour = "return getComputedStyle(document.body).backgroundColor"
+        light = self.script(colour)
+        feature = {"name": "prefers-color-scheme", "value": "dark"}
+        self.devtools("Emulation.setEmulatedMedia", {"features": [feature]})
+        dark = self.script(colour)
+        self.devtools("Emulation.setEmulatedMedia", {"features": []})
+        return light, dark
+
     def devtools(self, command: str, parameters: dict[str, Any]) -> Any:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 

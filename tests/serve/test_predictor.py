@@ -27,11 +27,6 @@ from tests.oracles.answers_by_hand import assert_same_results, results_by_hand
 PATIENCE = 120  # seconds; only a failure takes so long
 
 
-@pytest.fixture(scope="module")
-def clf() -> ramen.ZeroShotClassifier:
-    return testing.small_classifier()
-
-
 @pytest.fixture
 def method(clf: ramen.ZeroShotClassifier) -> ramen.Method:
     return make(clf)

@@ -16,17 +16,11 @@ import pytest
 from PIL import Image
 
 import ramen
-from ramen import testing
 from ramen.serve.predictor import Counts
 from tests.helpers.leftovers import left_running
 from tests.helpers.photos import photo
 
 PATIENCE = 120  # seconds; only a failure takes so long
-
-
-@pytest.fixture(scope="module")
-def clf() -> ramen.ZeroShotClassifier:
-    return testing.small_classifier()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
 _Memory = TypeVar("_Memory", bound=StreamMemory)
-_CONTENT = "content."  # before the names of what a saved state holds of the stream
+CONTENT = "content."  # before the names of what a saved state holds of the stream
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -244,7 +244,7 @@ class Method(DeclaredState, ABC):
         """Everything needed to continue, as tensors; safetensors and ``torch.save`` take it as it is."""
         with self._one_caller:
             content = self.content()
-            named = {f"{_CONTENT}{name}": tensor for name, tensor in content.items()}
+            named = {f"{CONTENT}{name}": tensor for name, tensor in content.items()}
             return {**self.state_identity(), **self.state_counters(), **named}
 
     def state_identity(self) -> dict[str, Tensor]:
@@ -303,7 +303,7 @@ class Method(DeclaredState, ABC):
         images_seen, refused = _saved_state.check(
             state, self._identity(), self.classifier.class_embeddings, self.later_parameters
         )
-        content = {name.removeprefix(_CONTENT): state[name] for name in state if name.startswith(_CONTENT)}
+        content = {name.removeprefix(CONTENT): state[name] for name in state if name.startswith(CONTENT)}
         self.restore(self.salvage(content) if salvage else content)
         self.images_seen = images_seen
         self._refused.fill_(refused)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from ramen.experiments.analysis import paper
@@ -31,6 +30,7 @@ from ramen.serve.result import Result
 from ramen.serve.sorting import ClassFolders
 from ramen.serve.stopping import StopRequest, stop_on_signals
 from ramen.serve.watching import follow
+from ramen.utils.devices import device_and_dtype_names
 
 TINY = "tiny"
 _FEW = 500  # files for which starting worker processes is not worth it
@@ -160,8 +160,7 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
 
 def load_classifier(request: ClassifyRequest) -> ZeroShotClassifier:
     """The model for the classes; MissingWeightsError if its weights can neither be found nor downloaded."""
-    device = request.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = request.dtype or ("float16" if device.startswith("cuda") else "float32")
+    device, dtype = device_and_dtype_names(request.device, request.dtype)
     try:
         return load_model(request.model, request.classes, request.templates, device, dtype)
     except (ValueError, ConnectionError) as error:

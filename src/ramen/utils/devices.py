@@ -34,6 +34,16 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return _DTYPES[check_dtype_name(dtype)]
 
 
+def device_and_dtype_names(device: str | None, dtype: str | None) -> tuple[str, str]:
+    """What commands use: a GPU if there is one and nothing else is asked for, with float16 on it.
+
+    >>> device_and_dtype_names("cpu", None)
+    ('cpu', 'float32')
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return device, dtype or ("float16" if device.startswith("cuda") else "float32")
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy ``tensor`` to ``device`` without waiting for the device.
 

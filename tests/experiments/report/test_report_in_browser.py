@@ -198,13 +198,7 @@ def test_the_body_never_scrolls_sideways(browser: Browser, width: int) -> None:
 
 
 def test_it_follows_the_readers_dark_mode(browser: Browser) -> None:
-    colour = "return getComputedStyle(document.body).backgroundColor"
-    light = browser.script(colour)
-    feature = {"name": "prefers-color-scheme", "value": "dark"}
-    browser.devtools("Emulation.setEmulatedMedia", {"features": [feature]})
-    dark = browser.script(colour)
-    browser.devtools("Emulation.setEmulatedMedia", {"features": []})
-    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
+    assert browser.background_colours() == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
 
 
 @pytest.fixture

@@ -107,10 +107,4 @@ def test_names_are_shown_and_not_interpreted(browser: Browser) -> None:
 
 
 def test_it_follows_the_readers_dark_mode(browser: Browser) -> None:
-    colour = "return getComputedStyle(document.body).backgroundColor"
-    light = browser.script(colour)
-    feature = {"name": "prefers-color-scheme", "value": "dark"}
-    browser.devtools("Emulation.setEmulatedMedia", {"features": [feature]})
-    dark = browser.script(colour)
-    browser.devtools("Emulation.setEmulatedMedia", {"features": []})
-    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
+    assert browser.background_colours() == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")

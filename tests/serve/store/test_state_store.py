@@ -12,6 +12,13 @@ from ramen.utils.file_locks import LockedError
 from ramen.utils.sealed_tensors import total_bytes
 from tests.serve.store.streams import assert_same_state, batches, make, results, run
 
+
+def assert_stored(location, method, other):
+    """``other``, which is fresh, has the state of ``method`` once it has opened the store."""
+    open_store(location, other).close()
+    assert_same_state(method.state_dict(), other.state_dict())
+
+
 FORMS = [
     {"codec": codec, "visibility": visibility}
     for codec in ("fp32", "sign")
@@ -63,9 +70,7 @@ def test_states_of_methods_without_rows_are_written_as_a_whole_and_not_too_often
     assert not list(tmp_path.glob("segment-*"))
     store.close()
     assert len(list(tmp_path.glob("segment-*"))) == 1
-    again = make("tent")
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, make("tent"))
 
 
 @pytest.mark.parametrize("order", ["uniform", "one class, then others", "rare"])
@@ -84,9 +89,7 @@ def test_the_disk_holds_at_most_twice_the_memory(tmp_path, monkeypatch, order):
     assert cleaned
     assert 0.5 * limit < most <= limit
     store.close()
-    again = make(capacity=40, codec="fp16")
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, make(capacity=40, codec="fp16"))
 
 
 def _with_classes(method, order):
@@ -129,8 +132,7 @@ def test_after_a_reset_the_old_state_is_gone(tmp_path):
     run(method, store, stream[8:])
     store.close()
     again = make()
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, again)
     assert again.images_seen == 20
 
 
@@ -143,9 +145,7 @@ def test_a_state_that_was_loaded_replaces_the_old_one(tmp_path):
     method.load_state_dict(other.state_dict())
     run(method, store, batches(5, seed=2))
     store.close()
-    again = make()
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, make())
 
 
 def test_what_the_method_knew_before_is_saved_with_the_first_batch(tmp_path):
@@ -154,9 +154,7 @@ def test_what_the_method_knew_before_is_saved_with_the_first_batch(tmp_path):
     store = open_store(tmp_path, method)
     run(method, store, batches(5, seed=1))
     store.close()
-    again = make()
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, make())
 
 
 def test_only_one_at_a_time(tmp_path):
@@ -213,9 +211,7 @@ def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path, monkeypatch, cap
     monkeypatch.setattr(store._segments, "append", good)
     run(method, store, stream[9:])
     store.close()
-    again = make()
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, make())
 
 
 @pytest.mark.parametrize("part", ["_prepare", "_append"])
@@ -228,9 +224,7 @@ def test_errors_of_any_kind_do_not_reach_the_stream(tmp_path, monkeypatch, part)
     run(method, store, stream[3:])
     assert store.failures == 3
     store.close()
-    again = make()
-    open_store(tmp_path, again).close()
-    assert_same_state(method.state_dict(), again.state_dict())
+    assert_stored(tmp_path, method, make())
 
 
 def _no_room(number, pieces):

@@ -91,8 +91,10 @@ class ExperimentOptions:
     def plan(self, methods: Sequence[str]) -> list["Experiment"]:
         """The experiments with these methods."""
         planned = self.draft(methods)
-        device = self.device or _default_device()  # last: it loads torch, which a mistake must not wait for
-        dtype = self.dtype or ("float16" if device.startswith("cuda") else "float32")
+        # last: it loads torch, which a mistake must not wait for
+        from ramen.utils.devices import device_and_dtype_names
+
+        device, dtype = device_and_dtype_names(self.device, self.dtype)
         return [replace(one, device=device, dtype=dtype) for one in planned]
 
     def draft(self, methods: Sequence[str]) -> list["Experiment"]:
@@ -148,12 +150,6 @@ def with_experiment_options(*own: str) -> Callable[[Callable[..., None]], Callab
         return with_options
 
     return decorate
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,6 @@ def _set_aside(segments: Segments, numbers: Mapping[int, Any]) -> str:
     return f"kept as {', '.join(names)}" if names else "nothing to keep"
 
 
-def _said(text: str | None) -> str | None:
-    if text is not None:
-        log.warning("store: %s", text)
+def _said(text: str) -> str:
+    log.warning("store: %s", text)
     return text

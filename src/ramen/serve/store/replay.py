@@ -82,9 +82,8 @@ class Replay:
         for named in read_patches(tensors, facts):
             self._apply_patch(named.patch)
             if named.rows_of is not None:
-                copies = grown(self.copies.get(named.rows_of, _NO_COPIES), named.patch.length, -1)
-                copies[named.patch.places] = segment
-                self.copies[named.rows_of] = copies
+                known = self.copies.get(named.rows_of, NO_COPIES)
+                self.copies[named.rows_of] = with_copies(known, named.patch.places, segment)
 
     def _apply_patch(self, patch: Patch) -> None:
         for name, values in patch.values.items():
@@ -99,7 +98,14 @@ class Replay:
         return {**self._whole, **patched}
 
 
-_NO_COPIES = torch.empty(0, dtype=torch.int32)
+NO_COPIES = torch.empty(0, dtype=torch.int32)
+
+
+def with_copies(copies: Tensor, rows: Tensor, segment: int) -> Tensor:
+    """``copies``, in place if there is room, once the newest copies of these rows are in ``segment``."""
+    copies = grown(copies, int(rows.max()) + 1, -1)
+    copies[rows] = segment
+    return copies
 
 
 def grown(tensor: Tensor, length: int, fill: int) -> Tensor:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ramen.memory.stream_memory import Patch
-from ramen.methods._base import Method
+from ramen.methods._base import CONTENT, Method
 from ramen.serve.result import Result
 from ramen.serve.store.opening import Opened, read_store
 from ramen.serve.store.records import write_record
 from ramen.serve.store.remote_segments import RemoteSegments
-from ramen.serve.store.replay import NamedPatch, grown, record_content
+from ramen.serve.store.replay import NO_COPIES, NamedPatch, record_content, with_copies
 from ramen.serve.store.save_times import SaveTimes
 from ramen.serve.store.segments import LocalSegments, Segments
 from ramen.utils.sealed_tensors import total_bytes
@@ -31,7 +31,6 @@ _SEGMENT = 1 / 16  # what one segment has
 _CLEANING = 0.8  # from which on the oldest segment is cleaned, a few rows at a time
 _HURRY = 0.95  # from which on it is cleaned at once
 _PACE = 2  # rows that are written once more, per new row
-_NO_COPIES = torch.empty(0, dtype=torch.int32)
 
 
 def open_store(
@@ -226,7 +225,7 @@ class StateStore:
         copies = self._copies_with(rows, segment, is_fresh)
         alive = _segments_in(copies)
         identity = method.state_identity() if starts else {}  # which the first record of a segment has
-        content = {f"content.{n}": t for n, t in method.unpatched_content(self._with_rows).items()}
+        content = {f"{CONTENT}{n}": t for n, t in method.unpatched_content(self._with_rows).items()}
         return _Write(
             segment=segment,
             whole={n: t.cpu() for n, t in {**identity, **method.state_counters(), **content}.items()},
@@ -245,12 +244,11 @@ class StateStore:
 
     def _copies_with(self, rows: dict[str, Tensor], segment: int, is_fresh: bool) -> dict[str, Tensor]:
         """Where the newest copy of each row is, once these are in ``segment``."""
-        copies = {}
-        for prefix, chosen in rows.items():
-            before = _NO_COPIES if is_fresh else self._copies.get(prefix, _NO_COPIES)
-            copies[prefix] = grown(before, int(chosen.max()) + 1, -1).clone()
-            copies[prefix][chosen] = segment
-        return copies
+        before = {} if is_fresh else self._copies
+        return {
+            prefix: with_copies(before.get(prefix, NO_COPIES).clone(), chosen, segment)
+            for prefix, chosen in rows.items()
+        }
 
     def _begins_segment(self, is_fresh: bool) -> bool:
         full = self._sizes.get(self._number, 0) > _SEGMENT * self._limit
@@ -265,7 +263,7 @@ class StateStore:
 
     def _rows_to_move(self, prefix: str, new: int) -> Tensor:
         """Rows that are alive in the oldest segment, which is to be removed, if the log is long."""
-        used, copies = self.bytes / self._limit, self._copies.get(prefix, _NO_COPIES)
+        used, copies = self.bytes / self._limit, self._copies.get(prefix, NO_COPIES)
         older = [number for number in self._sizes if number != self._active]
         if used < _CLEANING or not older:
             return torch.empty(0, dtype=torch.int64)
@@ -296,5 +294,5 @@ def _segments_in(copies: dict[str, Tensor]) -> set[int]:
 
 
 def _named(patch: Patch, prefix: str) -> Patch:
-    values = {f"content.{prefix}{name}": tensor for name, tensor in patch.values.items()}
+    values = {f"{CONTENT}{prefix}{name}": tensor for name, tensor in patch.values.items()}
     return Patch(patch.places, values, patch.length, patch.fill)
