@@ -2,8 +2,12 @@
 
 import gc
 import os
+import random
+import zlib
 from collections.abc import Iterator
 
+import hypothesis
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,9 +16,15 @@ import ramen
 from ramen import testing
 from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS
 from tests.helpers.skip_summary import pytest_terminal_summary
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 __all__ = ["pytest_terminal_summary"]  # a hook: pytest finds it here by its name
+
+# The same commit gives the same result; `make test-all` looks for new examples.
+hypothesis.settings.register_profile("same-examples", derandomize=True)
+if not RUN_SLOW_TESTS:
+    hypothesis.settings.load_profile("same-examples")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +60,15 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # modules are to be cleared when the process ends; Triton complains of those that are not
+
+
+@pytest.fixture(autouse=True)
+def seeds(request: pytest.FixtureRequest) -> None:
+    """A test draws the same numbers in every run, alone and among others."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,7 @@ def test_half_precision_adapts_alike(name: str, dtype: str, tolerance: float) ->
 
 
 def test_one_pass_gives_embeddings_and_gradient(tower_kind: str) -> None:
+    torch.manual_seed(0)  # a difference quotient is no derivative for images next to the kink of a ReLU
     clf = testing.small_classifier(tower_kind, dtype="float64")
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     target = torch.randn(3, 16, dtype=torch.float64)
