@@ -61,12 +61,17 @@ def _segments(location: str | os.PathLike[str]) -> Segments:
     text = os.fspath(location)
     if "://" not in text:
         return LocalSegments(Path(text).expanduser())
+    return RemoteSegments(*open_filesystem(text))
+
+
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """The file system of fsspec behind a URL, and the path in it."""
     try:
         import fsspec
     except ImportError:
         raise ImportError("a store at a URL needs fsspec: pip install 'ramen-tta[remote]'") from None
-    filesystem, path = fsspec.core.url_to_fs(text)
-    return RemoteSegments(filesystem, path)
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return filesystem, path
 
 
 @dataclass(frozen=True)
