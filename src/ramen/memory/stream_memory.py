@@ -63,6 +63,10 @@ class StreamMemory(ABC):
         """What it takes now; unless a memory says otherwise, it has all that it will ever take."""
         return self.most_bytes()
 
+    def fill(self) -> tuple[int, int] | None:
+        """How many entries it holds, and how many it can hold; None if it does not count."""
+        return None
+
     # -- for states that are saved bit by bit -------------------------------------------------------
 
     def changed_rows(self, since: int) -> Tensor | None:

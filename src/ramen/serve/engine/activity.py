@@ -50,9 +50,7 @@ class RecentAnswers:
                     assert result.entropy is not None
                     assert result.zero_shot_entropy is not None
                     number = self.class_numbers[result.label]
-                    self._answers.append(
-                        (result.entropy, result.zero_shot_entropy, number, result.changed)
-                    )
+                    self._answers.append((result.entropy, result.zero_shot_entropy, number, result.changed))
 
     def keep(self, result: Result, pixels: NDArray[np.uint8]) -> None:
         """Keep a thumbnail of an image ``(3, H, W)`` whose label changed."""
@@ -72,6 +70,12 @@ class RecentAnswers:
         )
         with self._lock:
             self._images.appendleft(changed)
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        with self._lock:
+            self._answers.clear()
+            self._images.clear()
 
     def activity(self) -> StreamActivity:
         """Means and counts over what is known."""

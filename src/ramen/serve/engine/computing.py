@@ -84,12 +84,12 @@ class BatchComputing:
         self._ids, self._rates, self._failures, self._threads = ids, rates, failures, threads
         self.counters = Counters()
 
-    def answer(self, batch: Sequence[Ticket], learned: Callable[[Sequence[Stream]], None]) -> None:
+    def answer(self, batch: Sequence[Ticket], computed: Callable[[], None]) -> None:
         """Answer all tickets of a batch, whose streams are in memory.
 
         Args:
             batch: Its tickets are resolved when this returns.
-            learned: Called with its streams before that.
+            computed: Called before that, as soon as the answers are known.
         """
         started = time.monotonic()
         parts = _parts(batch)
@@ -100,7 +100,7 @@ class BatchComputing:
             for part, outcome in zip(parts, outcomes, strict=True)
         ]
         self._count(batch, answered, computed_ms)
-        learned([part.stream for part in parts])
+        computed()
         for part, one in zip(parts, answered, strict=True):
             _resolve(part.tickets, one.answers)
         for part, one in zip(parts, answered, strict=True):
@@ -144,9 +144,7 @@ class BatchComputing:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def _answered(
-        self, part: _Part, outcome: BatchResults, started: float, computed_ms: float
-    ) -> _Answered:
+    def _answered(self, part: _Part, outcome: BatchResults, started: float, computed_ms: float) -> _Answered:
         version = part.resident.method.images_seen
         found = iter(zip(outcome.results, outcome.probabilities, strict=True))
         numbers = part.resident.recent.class_numbers

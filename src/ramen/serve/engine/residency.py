@@ -11,7 +11,7 @@ import resource
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ from ramen.methods import Method
 from ramen.methods._saved_state import ForeignStateError
 from ramen.serve.batch_answers import BatchAnswers, FailureLog
 from ramen.serve.engine.activity import RecentAnswers
-from ramen.serve.engine.errors import BadRequestError, EngineError, StreamElsewhereError, UnknownStreamError
+from ramen.serve.engine.errors import BadRequestError, EngineError, StreamElsewhereError
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import Resident, Stream
 from ramen.serve.engine.stream_facts import StreamFacts
 from ramen.serve.engine.stream_methods import StreamMethods
 from ramen.serve.engine.stream_places import StreamPlaces
-from ramen.serve.engine.stream_table import StreamTable
+from ramen.serve.engine.stream_table import StreamTable, unknown_stream
 from ramen.serve.engine.waiting_room import WaitingRoom
 from ramen.serve.store import StateStore, open_store
 from ramen.utils.file_locks import LockedError
@@ -53,7 +53,6 @@ class Residency:
     Attributes:
         bytes: What the memories of all streams take that are in memory.
         parked: How many times a stream was put to disk.
-        store_failures: How many times a state could not be written or read.
     """
 
     def __init__(
@@ -74,10 +73,19 @@ class Residency:
         self._most = min(_MOST_RESIDENT, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="ramen-opening")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="ramen-store")
-        self.bytes = self.parked = self.store_failures = 0
+        self._failures_before = 0  # of stores that are closed, and without a store
+        self.bytes = self.parked = 0
 
     def __len__(self) -> int:
         return len(self._residents)
+
+    @property
+    def store_failures(self) -> int:
+        """How many times something could not be written or read."""
+        with self._lock:
+            residents = [stream.resident for stream in self._residents]
+            stores = [one.store for one in residents if one is not None and one.store is not None]
+            return self._failures_before + sum(store.failures for store in stores)
 
     # -- into memory --------------------------------------------------------------------------------
 
@@ -104,11 +112,11 @@ class Residency:
     def open(self, stream: Stream) -> Resident:
         """Bring a stream into memory unless it is there; called by whoever holds it."""
         if stream.gone:
-            raise UnknownStreamError(f"there is no stream {stream.name!r}")
+            raise unknown_stream(stream.name)
         if stream.resident is not None:
             return stream.resident
         for _ in range(_ATTEMPTS):
-            facts = self._current_facts(stream)
+            facts = self.current_facts(stream)
             method = self._methods.create(facts.classes)
             with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
                 store = self._open_store(stream, method)
@@ -118,7 +126,7 @@ class Residency:
                 return self._enter(stream, facts, method, store)
         raise StreamElsewhereError(f"another process is changing stream {stream.name!r}")
 
-    def _current_facts(self, stream: Stream) -> StreamFacts:
+    def current_facts(self, stream: Stream) -> StreamFacts:
         """What is stored, which another process may have changed, unless it is older than what is known."""
         if stream.is_new or stream.unwritten or stream.facts is None:
             facts = self._table.facts(stream)
@@ -154,7 +162,9 @@ class Residency:
         stream.is_new = False
         return store
 
-    def _enter(self, stream: Stream, facts: StreamFacts, method: Method, store: StateStore | None) -> Resident:
+    def _enter(
+        self, stream: Stream, facts: StreamFacts, method: Method, store: StateStore | None
+    ) -> Resident:
         if store is not None:
             stream.recovered = store.recovered
         seen = method.images_seen
@@ -178,7 +188,7 @@ class Residency:
     # -- room ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _room_for(self, needed: int) -> "contextlib.Iterator[None]":
+    def _room_for(self, needed: int) -> Iterator[None]:
         """A block with so many bytes reserved; waits until other streams have been put to disk."""
         while not self._reserve(needed):
             if not self._park_one(also_waiting=True):
@@ -259,13 +269,25 @@ class Residency:
         if resident is None:
             return
         if resident.store is not None:
-            before = resident.store.failures
             resident.store.close()
-            self.store_failures += resident.store.failures - before
         with self._lock:
             stream.resident = None
             self._residents.pop(stream, None)
             self.bytes -= resident.bytes
+            self._failures_before += 0 if resident.store is None else resident.store.failures
+
+    def remove(self, stream: Stream) -> None:
+        """Delete a stream; called by whoever holds it."""
+        self.leave(stream)
+        self._places.remove(stream.name)
+        self._table.discard(stream)
+
+    def replace_state(self, stream: Stream, classes: tuple[str, ...] | None) -> None:
+        """Forget what a stream has learned, for other classes; called by whoever holds it."""
+        self.leave(stream)
+        self._places.remove_state(stream.name)
+        stream.update(lambda facts: replace(facts.forgotten(), classes=classes))
+        self._table.write_facts(stream)
 
     def write_facts(self, stream: Stream) -> None:
         """Store what is known of a stream; if that fails, it is tried again later."""
@@ -275,7 +297,8 @@ class Residency:
             self._failed("what is known of a stream could not be written", error)
 
     def _failed(self, what: str, error: Exception) -> None:
-        self.store_failures += 1
+        with self._lock:
+            self._failures_before += 1
         self._failures.add(what, error)
 
     # -- while they are in memory -------------------------------------------------------------------

@@ -37,6 +37,11 @@ class Resident:
     served: bool = False
     last_batch: float = field(default_factory=time.monotonic)
 
+    def fill(self) -> tuple[int, int] | None:
+        """How many entries its memories hold, and how many they can hold; None if they do not say."""
+        known = [fill for memory in self.method.memories.values() if (fill := memory.fill()) is not None]
+        return (sum(held for held, _ in known), sum(most for _, most in known)) if known else None
+
 
 class Stream:
     """A stream, by identity: one that is deleted and created again is another one.

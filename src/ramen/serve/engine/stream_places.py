@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from ramen.serve.engine.names import check_stream_name
 from ramen.serve.engine.errors import BadRequestError
+from ramen.serve.engine.names import check_stream_name
 from ramen.serve.store.state_store import open_filesystem
 from ramen.utils.atomic_files import atomic_write, make_folder
 
@@ -42,6 +42,10 @@ class StreamPlaces(ABC):
     @abstractmethod
     def write(self, name: str, facts: bytes) -> None:
         """Replace the facts of a stream, completely or not at all."""
+
+    @abstractmethod
+    def remove_state(self, name: str) -> None:
+        """Remove all of a stream but its facts."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -82,6 +86,12 @@ class LocalPlaces(StreamPlaces):
         """To a file that replaces the old one."""
         with atomic_write(self._folder / name / _FACTS) as file:
             file.write(facts)
+
+    def remove_state(self, name: str) -> None:
+        """The files beside the facts; there are no folders."""
+        for path in (self._folder / name).iterdir():
+            if path.name != _FACTS:
+                path.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """The folder, with all that is in it."""
@@ -126,6 +136,13 @@ class RemotePlaces(StreamPlaces):
         """To an object."""
         self._files.makedirs(f"{self._path}/{name}", exist_ok=True)
         self._files.pipe_file(f"{self._path}/{name}/{_FACTS}", facts)
+
+    def remove_state(self, name: str) -> None:
+        """The objects beside the facts."""
+        self._files.invalidate_cache()
+        for path in self._files.ls(f"{self._path}/{name}", detail=False):
+            if not str(path).endswith(f"/{_FACTS}"):
+                self._files.rm(path, recursive=True)
 
     def remove(self, name: str) -> None:
         """All objects of the stream."""

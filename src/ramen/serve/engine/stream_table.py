@@ -12,6 +12,11 @@ from ramen.serve.engine.stream_places import StreamPlaces
 _log = logging.getLogger("ramen")
 
 
+def unknown_stream(name: str) -> UnknownStreamError:
+    """What whoever asks for a stream gets that does not exist."""
+    return UnknownStreamError(f"there is no stream {name!r}")
+
+
 class StreamTable:
     """Finds streams and makes new ones. What is known of a stream is read when somebody asks.
 
@@ -29,16 +34,20 @@ class StreamTable:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def known(self, name: str) -> Stream | None:
+        """The stream of that name, if it is known without a look at the disk."""
+        return self._streams.get(name)
+
     def find(self, name: str) -> Stream:
         """The stream of that name; UnknownStreamError if there is none."""
         found = self._streams.get(name) or self._stored(name)
         if found is None:
-            raise UnknownStreamError(f"there is no stream {name!r}")
+            raise unknown_stream(name)
         return found
 
     def find_or_add(self, name: str) -> tuple[Stream, bool]:
         """The stream of that name, and whether it is new."""
-        found = self._streams.get(name)
+        found = self._streams.get(name) or self._stored(name)
         if found is not None:
             return found, False
         with self._lock:

@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ramen.serve.decoders import DecodedSource
@@ -204,12 +204,19 @@ class WaitingRoom:
             for ticket in expired:
                 ticket.future.set_exception(Ticket.too_late())
 
-    def finish(self, batch: list[Ticket]) -> None:
-        """The tickets of a batch are answered."""
+    def leave(self, batch: Sequence[Ticket]) -> None:
+        """The tickets of a batch are answered, and count no more."""
         with self._changed:
             for ticket in batch:
-                self._busy.discard(ticket.stream)
-                self._leave(ticket)
+                if ticket.state is TicketState.COMPUTING:
+                    self._leave(ticket)
+
+    def finish(self, batch: Sequence[Ticket]) -> None:
+        """All is done about a batch: others may use its streams."""
+        self.leave(batch)
+        with self._changed:
+            self._busy.difference_update(ticket.stream for ticket in batch)
+            self._changed.notify_all()
 
     def _may_be_answered(self, stream: Stream) -> bool:
         return stream.resident is not None and stream not in self._busy and not self._wanted[stream]
