@@ -12,10 +12,15 @@ PARAMETERS = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"
 PATIENCE = 120  # seconds; only a failure takes so long
 
 
-def engine(clf: ramen.ZeroShotClassifier, *, method: str = "ramen", parameters: Any = None, **settings: Any) -> Engine:
+def engine(
+    clf: ramen.ZeroShotClassifier, *, method: str = "ramen", parameters: Any = None, **settings: Any
+) -> Engine:
     given = PARAMETERS if parameters is None and method == "ramen" else parameters
     return Engine(
-        clf, EngineSettings(**{"max_batch": 8, "max_delay_ms": 1.0, **settings}), method=method, parameters=given
+        clf,
+        EngineSettings(**{"max_batch": 8, "max_delay_ms": 1.0, **settings}),
+        method=method,
+        parameters=given,
     )
 
 

@@ -34,7 +34,9 @@ def test_a_method_that_fails_costs_its_stream_the_adaptation_and_nobody_the_answ
         ask(where, "broken", 1)
         ask(where, "sound", 1)
         break_method(where, "broken", RuntimeError("singular matrix"))
-        tickets = [(where.submit("broken", sent(seed)), where.submit("sound", sent(seed))) for seed in range(2, 12)]
+        tickets = [
+            (where.submit("broken", sent(seed)), where.submit("sound", sent(seed))) for seed in range(2, 12)
+        ]
         broken = [ticket.future.result(PATIENCE)[0].result for ticket, _ in tickets]
         sound = [ticket.future.result(PATIENCE)[0].result for _, ticket in tickets]
         assert not any(result.adapted for result in broken)
@@ -47,7 +49,7 @@ def test_a_method_that_fails_costs_its_stream_the_adaptation_and_nobody_the_answ
 
 
 @pytest.mark.parametrize("error", [RuntimeError("cuda"), torch.OutOfMemoryError("no"), AssertionError()])
-def test_if_the_shared_pass_fails_everything_is_answered_zero_shot(clf, monkeypatch, error: Exception) -> None:
+def test_if_the_shared_pass_fails_all_is_answered_zero_shot(clf, monkeypatch, error: Exception) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise error
 

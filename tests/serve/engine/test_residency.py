@@ -25,7 +25,11 @@ def state(where, name: str) -> dict:
 
 def run(clf, names: str, rounds: int = 8, **settings) -> tuple[list, dict, object]:
     with engine(clf, invariant=True, **settings) as where:
-        found = [ask(where, name, 10 * place + 100 * n)[0] for n in range(rounds) for place, name in enumerate(names)]
+        found = [
+            ask(where, name, 10 * place + 100 * n)[0]
+            for n in range(rounds)
+            for place, name in enumerate(names)
+        ]
         states = {name: state(where, name) for name in names}
         return found, states, where.statistics()
 
@@ -76,7 +80,9 @@ def test_the_budget_holds_with_many_streams() -> None:
     """As many streams as a large site has, with memory for some of them."""
     streams, budget = (10_000, 2**30) if RUN_SLOW_TESTS else (100, 2**19)
     own, most = testing.small_classifier(), 0
-    with engine(own, streams_budget=budget, stream_memory=2**18, parameters={}, max_queue_images=20_000) as where:
+    with engine(
+        own, streams_budget=budget, stream_memory=2**18, parameters={}, max_queue_images=20_000
+    ) as where:
         for seed in range(2):
             tickets = [where.submit(f"camera-{n}", sent(seed)) for n in range(streams)]
             for ticket in tickets:

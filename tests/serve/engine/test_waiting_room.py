@@ -42,7 +42,9 @@ def admit(
 
 
 def decode(where: WaitingRoom, ticket: Ticket) -> None:
-    where.decoded(ticket, [DecodedSource(image.key, np.zeros((3, 2, 2), np.uint8)) for image in ticket.images])
+    where.decoded(
+        ticket, [DecodedSource(image.key, np.zeros((3, 2, 2), np.uint8)) for image in ticket.images]
+    )
 
 
 def take(where: WaitingRoom) -> list[Ticket]:
