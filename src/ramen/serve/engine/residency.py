@@ -15,20 +15,16 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from ramen.methods import Method
-from ramen.methods._saved_state import ForeignStateError
-from ramen.serve.batch_answers import BatchAnswers, FailureLog
-from ramen.serve.engine.activity import RecentAnswers
-from ramen.serve.engine.errors import BadRequestError, EngineError, StreamElsewhereError
+from ramen.serve.batch_answers import FailureLog
+from ramen.serve.engine.errors import EngineError, StreamElsewhereError
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import Resident, Stream
 from ramen.serve.engine.stream_facts import StreamFacts
 from ramen.serve.engine.stream_methods import StreamMethods
+from ramen.serve.engine.stream_opening import StreamOpening
 from ramen.serve.engine.stream_places import StreamPlaces
 from ramen.serve.engine.stream_table import StreamTable, unknown_stream
 from ramen.serve.engine.waiting_room import WaitingRoom
-from ramen.serve.store import StateStore, open_store
-from ramen.utils.file_locks import LockedError
 
 _OPENERS = 4  # threads that open streams
 _WRITERS = 4  # threads that write states
@@ -66,13 +62,14 @@ class Residency:
     ) -> None:
         self._settings, self._room, self._table = settings, room, table
         self._places, self._methods, self._failures = places, methods, failures
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="ramen-store")
+        self._opening = StreamOpening(settings, table, places, self._writers, failures, self._failed)
         self._lock = threading.RLock()
         self._residents: OrderedDict[Stream, None] = OrderedDict()  # the least recently used one first
         self._requested: set[Stream] = set()  # to be opened
         self._reserved: list[int] = []  # bytes for streams that are being opened
         self._most = min(_MOST_RESIDENT, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="ramen-opening")
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="ramen-store")
         self._failures_before = 0  # of stores that are closed, and without a store
         self.bytes = self.parked = 0
 
@@ -116,73 +113,28 @@ class Residency:
         if stream.resident is not None:
             return stream.resident
         for _ in range(_ATTEMPTS):
-            facts = self.current_facts(stream)
+            facts = self._opening.current_facts(stream)
             method = self._methods.create(facts.classes)
             with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
-                store = self._open_store(stream, method)
-            if store is None or not self._has_other_classes(stream, facts):
-                return self._enter(stream, facts, method, store)
+                store = self._opening.open_store(stream, method)
+            if store is None or not self._opening.has_other_classes(stream, facts):
+                resident = self._opening.resident(stream, facts, method, store)
+                self._enter(stream, resident)
+                return resident
             store.close()
         raise StreamElsewhereError(f"another process is changing stream {stream.name!r}")
 
-    def current_facts(self, stream: Stream) -> StreamFacts:
-        """What is stored, which another process may have changed, unless it is older than what is known."""
-        if stream.is_new or stream.unwritten or stream.facts is None:
-            facts = self._table.facts(stream)
-        else:
-            facts = self._table.stored_facts(stream.name) or stream.facts
-            stream.set_facts(facts)
-        return facts
-
-    def _has_other_classes(self, stream: Stream, facts: StreamFacts) -> bool:
-        """Whether another process has set other classes before it left the store to this one."""
-        if stream.is_new:
-            return False
-        stored = self._table.stored_facts(stream.name)
-        if stored is None or stored.classes == facts.classes:
-            return False
-        stream.set_facts(stored)
-        return True
-
-    def _open_store(self, stream: Stream, method: Method) -> StateStore | None:
-        location = self._places.location(stream.name)
-        try:
-            if stream.is_new:
-                self._table.write_facts(stream)
-            store = open_store(location, method, save_every=self._settings.save_every, writers=self._writers)
-        except LockedError as error:
-            raise StreamElsewhereError(f"stream {stream.name!r} is in use: {error}") from None
-        except ForeignStateError as error:
-            raise BadRequestError(f"stream {stream.name!r} cannot be used: {error}") from None
-        except OSError as error:
-            self._failed("a stream's state could not be opened, so that nothing is kept of it", error)
-            method.reset()
-            return None
-        stream.is_new = False
-        return store
-
-    def _enter(
-        self, stream: Stream, facts: StreamFacts, method: Method, store: StateStore | None
-    ) -> Resident:
-        if store is not None:
-            stream.recovered = store.recovered
-        seen = method.images_seen
-        if seen > facts.images:  # the facts are written less often than the state
-            stream.update(lambda known: replace(known, images=max(known.images, seen)))
-        resident = Resident(
-            method,
-            store,
-            BatchAnswers(method, self._failures, all_probabilities=True),
-            RecentAnswers(method.classifier.classes, self._settings.keep_changed),
-            method.allocated_bytes(),
-        )
+    def _enter(self, stream: Stream, resident: Resident) -> None:
         with self._lock:
             stream.resident = resident
             self._residents[stream] = None
             self.bytes += resident.bytes
         self._room.stream_opened()
         self.trim()
-        return resident
+
+    def current_facts(self, stream: Stream) -> StreamFacts:
+        """What is known of a stream now; called by whoever holds it."""
+        return self._opening.current_facts(stream)
 
     # -- room ---------------------------------------------------------------------------------------
 
