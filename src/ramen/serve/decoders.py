@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode, read_object
+from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
+from ramen.images.file_reading import read_object
 from ramen.images.preprocess import Preprocess
 from ramen.serve.sources import NoImage, Source
 
