@@ -88,6 +88,10 @@ class Decoder:
         """The pixels of each source."""
         return [self.decode(source) for source in sources]
 
+    def failed(self, key: str, error: str) -> DecodedSource:
+        """A source that cannot be decoded."""
+        return DecodedSource(key, None, error)
+
 
 def _is_rgb(tensor: Tensor) -> bool:
     return tensor.dtype == torch.uint8 and tensor.ndim == 3 and len(tensor) == 3

@@ -73,8 +73,8 @@ class AsyncClient(ServerConnection):
         """One answer per image, in order; an image that cannot be read or decoded has an ``error``.
 
         Up to ``in_flight`` requests are sent at a time, so that a stream may learn from them in another
-        order; ``in_flight=1`` keeps the order. If the reader stops early, requests that were sent are cancelled:
-        the service drops images that still wait, and has learned the others.
+        order; ``in_flight=1`` keeps the order. If the reader stops early, requests that were sent are
+        cancelled: the service drops images that still wait, and has learned the others.
 
         Args:
             sources: The images, one after another.
