@@ -140,13 +140,11 @@ class AsyncClient(ServerConnection):
 
     async def streams(self, prefix: str = "") -> AsyncIterator[StreamInfo]:
         """All streams whose names start with ``prefix``, by name."""
-        after = ""
-        while page := await self._send(calls.list_streams(prefix, after)):
+        after: str | None = ""
+        while after is not None:
+            page, after = await self._send(calls.list_streams(prefix, after))
             for info in page:
                 yield info
-            if len(page) < calls.PAGE:
-                return
-            after = page[-1].name
 
     async def stream(self, stream: str | None = None) -> StreamInfo:
         """What there is to know about a stream; a ``NoSuchStreamError`` if there is none of that name."""

@@ -109,13 +109,16 @@ class Client(ServerConnection):
                     request.cancel()
 
     def classify_loaded(self, images: Sequence[Loaded], *, stream: str | None = None) -> list[ServedAnswer]:
-        """The answers for images of ``load``, which are sent together; at most as many as the service allows.
+        """The answers for images of ``load``, sent together unless they have too many bytes for a request.
 
         Args:
-            images: The images.
+            images: At most as many as the service takes in a request.
             stream: The stream, if another one than the client's.
         """
-        return self._answers(images, self._options(stream, False))
+        batches = self._collected(max(1, len(images)))  # those that fit into one request
+        parts = [part for image in images for part in batches.add(image)] + batches.rest()
+        options = self._options(stream, False)
+        return [answer for part in parts for answer in self._answers(part, options)]
 
     def load(self, source: object, place: int = 0) -> Loaded:
         """An image that is read, so that it can be sent; ``place`` is for the key of one that has none."""
@@ -162,12 +165,10 @@ class Client(ServerConnection):
 
     def streams(self, prefix: str = "") -> Iterator[StreamInfo]:
         """All streams whose names start with ``prefix``, by name."""
-        after = ""
-        while page := self._send(calls.list_streams(prefix, after)):
+        after: str | None = ""
+        while after is not None:
+            page, after = self._send(calls.list_streams(prefix, after))
             yield from page
-            if len(page) < calls.PAGE:
-                return
-            after = page[-1].name
 
     def stream(self, stream: str | None = None) -> StreamInfo:
         """What there is to know about a stream; a ``NoSuchStreamError`` if there is none of that name."""

@@ -53,7 +53,7 @@ class ConflictError(ServerError):
 
 
 class RefusedImageError(ServerError):
-    """The images have more bytes than the service accepts in a request; nothing was learned."""
+    """An image cannot be decoded, or the request has too many bytes; nothing was learned."""
 
 
 class ServerOverloadedError(ServerError):
@@ -88,6 +88,7 @@ class UnexpectedReplyError(ServerError):
     """The reply is not that of a Ramen service, or the service failed."""
 
 
+UNDECODABLE = "undecodable"  # the code of a request whose only image cannot be decoded
 _BY_STATUS: dict[int, type[ServerError]] = {
     400: InvalidRequestError,
     401: UnauthorizedError,
@@ -113,7 +114,7 @@ def error_for(status: int, code: str, message: str, retry_after: float | None) -
         message: In words.
         retry_after: Seconds, if the reply says so.
     """
-    kind = _BY_STATUS.get(status, UnexpectedReplyError)
+    kind = RefusedImageError if code == UNDECODABLE else _BY_STATUS.get(status, UnexpectedReplyError)
     # a proxy's 503 may also mean that the connection to the service ended after the request was passed on
     nothing_done = 400 <= status < 500 or (status in (503, 504) and bool(code))
     return kind(message, status=status, code=code, retry_after=retry_after, nothing_done=nothing_done)

@@ -220,14 +220,14 @@ def _class_list(classes: Sequence[str]) -> list[str]:
     return list(classes)
 
 
-def list_streams(prefix: str, after: str) -> ServerCall[list[StreamInfo]]:
-    """The next streams by name."""
+def list_streams(prefix: str, after: str) -> ServerCall[tuple[list[StreamInfo], str | None]]:
+    """The next streams by name, and what to pass as ``after`` for those that follow; None if there are none."""
     params = {"prefix": prefix, "after": after, "limit": PAGE}
     return ServerCall("GET", "/v1/streams", _streams, repeatable=True, params=params)
 
 
-def _streams(reply: Any) -> list[StreamInfo]:
-    return [stream_from_json(values) for values in reply["streams"]]
+def _streams(reply: Any) -> tuple[list[StreamInfo], str | None]:
+    return [stream_from_json(values) for values in reply["streams"]], reply["next"]
 
 
 def get_stream(stream: str) -> ServerCall[StreamInfo]:
