@@ -126,26 +126,23 @@ def classify_steps(images: Sequence[Loaded], options: ClassifyOptions) -> Steps:
         images: What to send; answers of images that could not be read are passed through.
         options: What goes along.
     """
-    answers: list[ServedAnswer] = []
-    for kind, group in groupby(images, _kind):
-        if kind == "unreadable":
-            answers.extend(image for image in group if isinstance(image, ServedAnswer))
-            continue
-        together = [image for image in group if isinstance(image, SentImage)]
+    answered: list[ServedAnswer] = []
+    sent = (image for image in images if isinstance(image, SentImage))
+    for _, group in groupby(sent, _kind):
+        together = list(group)
         try:
-            answers.extend((yield classify_call(together, options)))
+            answered.extend((yield classify_call(together, options)))
         except RefusedImageError as error:
             if len(together) == 1:
-                answers.append(_refused(together[0], options.stream, error))
+                answered.append(_refused(together[0], options.stream, error))
             else:
                 for image in together:
-                    answers.extend((yield from classify_steps([image], options)))
-    return answers
+                    answered.extend((yield from classify_steps([image], options)))
+    answers = iter(answered)
+    return [image if isinstance(image, ServedAnswer) else next(answers) for image in images]
 
 
-def _kind(image: Loaded) -> object:
-    if isinstance(image, ServedAnswer):
-        return "unreadable"
+def _kind(image: SentImage) -> object:
     return "file" if isinstance(image.data, bytes) else image.data.shape
 
 
@@ -221,7 +218,7 @@ def _class_list(classes: Sequence[str]) -> list[str]:
 
 
 def list_streams(prefix: str, after: str) -> ServerCall[tuple[list[StreamInfo], str | None]]:
-    """The next streams by name, and what to pass as ``after`` for those that follow; None if there are none."""
+    """The next streams by name, and what to pass as ``after`` for those that follow; None if none do."""
     params = {"prefix": prefix, "after": after, "limit": PAGE}
     return ServerCall("GET", "/v1/streams", _streams, repeatable=True, params=params)
 
