@@ -8,41 +8,16 @@ from ramen.experiments.analysis import paper
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run.provenance import versions
 from ramen.methods._registry import create
-from ramen.models.by_name import load_model
-from ramen.models.classifier import ZeroShotClassifier
 from ramen.serve.changes_page.page import PageSettings
-from ramen.serve.classify_request import TINY, ClassifyRequest
+from ramen.serve.classify_request import ClassifyRequest
 from ramen.serve.labelling import forget_unlearned
+from ramen.serve.model_loading import load_classifier
 from ramen.serve.outputs.output import Output
 from ramen.serve.outputs.record import Identity
 from ramen.serve.predictor import Predictor
-from ramen.utils.devices import device_and_dtype_names
 
 _FEW = 500  # files for which starting worker processes is not worth it
 _MOST_WORKERS = 8
-
-
-class MissingWeightsError(RuntimeError):
-    """A model's weights cannot be had."""
-
-
-def load_classifier(request: ClassifyRequest) -> ZeroShotClassifier:
-    """The model for the classes; MissingWeightsError if its weights can neither be found nor downloaded."""
-    device, dtype = device_and_dtype_names(request.device, request.dtype)
-    try:
-        return load_model(request.model, request.classes, request.templates, device, dtype)
-    except (ValueError, ConnectionError) as error:
-        cause = error if isinstance(error, ConnectionError) else error.__cause__
-        while cause is not None and not isinstance(cause, OSError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
-            raise
-        raise MissingWeightsError(
-            f"the weights of {request.model} cannot be loaded: {cause}\n"
-            "They are downloaded when they are first used, which needs a network. Without one, copy a "
-            "checkpoint to this machine and use --model ARCH/FILE or local-dir:FOLDER (`ramen models list` "
-            f"explains the forms), or try --model {TINY}, which is included and knows drawings only."
-        ) from error
 
 
 class ModelAnswering:

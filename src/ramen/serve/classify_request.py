@@ -7,10 +7,10 @@ from typing import Any
 
 from ramen.images.decoding import DEFAULT_FORMATS, MAX_PIXELS, DecodingSettings
 from ramen.models import prompts
+from ramen.serve.model_loading import TINY
 from ramen.serve.outputs.output import check_output
 from ramen.serve.photos import Photos
 
-TINY = "tiny"
 BATCH = 32
 
 
