@@ -29,6 +29,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_access(host: str, tokens: Path | None, *, no_auth: bool) -> None:
+    """ValueError unless an operator has decided who may come in.
+
+    Args:
+        host: Where the server will listen.
+        tokens: The file of tokens.
+        no_auth: Whether everybody on this machine may come in.
+    """
+    if no_auth == (tokens is not None):
+        raise ValueError(
+            "say who may use the service: --tokens FILE (`ramen token create` makes one), or --no-auth to "
+            "let in everybody on this machine, and not both"
+        )
+    if no_auth and not is_loopback(host):
+        raise ValueError(
+            "--no-auth is for this machine alone: --host must be a loopback address such as 127.0.0.1, "
+            f"got {host}. Use --tokens FILE to serve others"
+        )
+
+
 class AccessRules:
     """Decides whether a request may be answered.
 

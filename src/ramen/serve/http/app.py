@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from ramen import __version__
 from ramen.serve.http.backend import Backend
@@ -19,18 +20,26 @@ from ramen.serve.http.monitoring_routes import add_monitoring_routes
 from ramen.serve.http.oip import OipInputJson, OipOutputJson, OipRequestJson
 from ramen.serve.http.oip_routes import add_inference_protocol
 from ramen.serve.http.recording import RequestRecorder
-from ramen.serve.http.schemas import ImageJson, ImagesJson
+from ramen.serve.http.schemas import ErrorDetailJson, ErrorJson, ImageJson, ImagesJson, OipErrorJson
 from ramen.serve.http.service import Service
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.http.stream_routes import add_stream_routes
 
 _DESCRIPTION = """
-Classifies images in named streams. Each stream adapts to its own images, without labels, and every answer says
-what the model would have said without adaptation.
+Classifies images in named streams. Each stream adapts to its own images, without labels, and every answer
+says what the model would have said without adaptation.
 
 Errors are `{"error": {"code": ..., "message": ...}}`, and `{"error": ...}` in the Open Inference Protocol
 (`/v2`).
 """
+
+
+# Schemas that routes name in their descriptions, which the framework therefore does not see.
+_NAMED_SCHEMAS = (
+    *(ErrorJson, ErrorDetailJson, OipErrorJson),
+    *(ImagesJson, ImageJson),
+    *(OipRequestJson, OipInputJson, OipOutputJson),
+)
 
 
 def create_app(backend: Backend, settings: HttpSettings | None = None) -> FastAPI:
@@ -44,6 +53,7 @@ def create_app(backend: Backend, settings: HttpSettings | None = None) -> FastAP
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.stopping.clear()
         yield
         service.stopping.set()
         await backend.close()
@@ -71,7 +81,17 @@ def create_app(backend: Backend, settings: HttpSettings | None = None) -> FastAP
 
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return response_for(from_http(error), request.url.path)
+    answer = from_http(error)
+    if answer.status_code == 405:
+        answer.headers = {"Allow": ", ".join(_methods_at(request))}
+    return response_for(answer, request.url.path)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """What may be done with a path; the framework names the methods of its first route alone."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    found = [route.methods or set() for route in routes if route.matches(request.scope)[0] != Match.NONE]
+    return sorted(set().union(*found))
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
@@ -83,7 +103,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
         parts = document.setdefault("components", {})
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         template = "#/components/schemas/{model}"
-        for model in (ImagesJson, ImageJson, OipRequestJson, OipInputJson, OipOutputJson):
+        for model in _NAMED_SCHEMAS:
             schema = model.model_json_schema(ref_template=template)
             schema.pop("$defs", None)
             parts["schemas"][model.__name__] = schema

@@ -52,7 +52,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
         "/v1/streams/{stream}/classify",
         tags=["classify"],
         response_model=ClassifyJson,
-        responses=errors(404, 409, 503),
+        responses=errors(404, 409),
         openapi_extra={
             "requestBody": _request_body(),
             "parameters": [

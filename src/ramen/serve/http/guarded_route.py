@@ -5,15 +5,16 @@ from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ramen.serve.engine.errors import EngineError
 from ramen.serve.http.access import check_scope, check_stream
 from ramen.serve.http.bodies import LimitedBody, client_gone
-from ramen.serve.http.errors import ApiError, from_engine, from_validation
+from ramen.serve.http.errors import ApiError, from_engine, from_validation, is_inference_protocol
 from ramen.serve.http.request_facts import facts_of
-from ramen.serve.http.schemas import ErrorJson
+from ramen.serve.http.schemas import ErrorJson, OipErrorJson
 from ramen.serve.http.service import Service
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -49,11 +50,12 @@ def open_to_all(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
-def errors(*statuses: int, model: Any = ErrorJson) -> dict[int | str, dict[str, Any]]:
-    """What may go wrong, for the API's description."""
+def errors(*statuses: int, model: type[BaseModel] = ErrorJson) -> dict[int | str, dict[str, Any]]:
+    """What may go wrong, for the API's description, which must have the model among its components."""
     documented: dict[int | str, dict[str, Any]] = {}
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
     for status in statuses:
-        documented[status] = {"model": model, "description": _MEANINGS[status]}
+        documented[status] = {"content": content, "description": _MEANINGS[status]}
         if status in (429, 503):
             documented[status]["headers"] = {
                 "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
@@ -70,8 +72,8 @@ class GuardedRoute(APIRoute):
         self.needed: tuple[str, ...] | None = endpoint.needed  # type: ignore[attr-defined]
         extra = dict(options.get("openapi_extra") or {})
         responses = dict(options.get("responses") or {})
-        model = next((one["model"] for one in responses.values() if "model" in one), ErrorJson)
-        others = [403] if self.needed is None else [401, 403]
+        model = OipErrorJson if is_inference_protocol(path) else ErrorJson
+        others = [403] if self.needed is None else [401, 403, 503]
         takes_body = extra.pop("takes_body", False) or "requestBody" in extra
         others += _OF_ANY_BODY if takes_body else []
         if self.needed is not None:
@@ -92,8 +94,6 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             service: Service = request.app.state.service
             self._check_caller(request, service)
-            if service.stopping.is_set() and self.needed is not None:
-                await service.check_ready()
             try:
                 with LimitedBody(request, service.settings, service.bodies).admitted() as limited:
                     if takes_json:

@@ -1,7 +1,7 @@
 """Figures for Prometheus, on a registry of their own.
 
-No figure has the name of a stream as a label: a server may have 10,000 streams, and each label is a time series
-of its own in the monitoring system. ``GET /v1/streams`` has the figures of each stream.
+No figure has the name of a stream as a label: a server may have 10,000 streams, and each label would be a
+time series of its own in the monitoring system. ``GET /v1/streams`` has the figures of each stream.
 """
 
 from collections.abc import Iterable

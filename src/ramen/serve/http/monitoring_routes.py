@@ -8,20 +8,20 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from enum import Enum
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from ramen.serve.engine.stream_info import EngineStatistics
-from ramen.serve.http.backend import ServedModel
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs, open_to_all
 from ramen.serve.http.recording import EVENTS
-from ramen.serve.http.schemas import StateJson, finite
+from ramen.serve.http.schemas import ModelJson, StateJson, finite, model_json
 from ramen.serve.http.service import Service
 
-_TAGS = ["monitoring"]
+_TAGS: list[str | Enum] = ["monitoring"]
 _DASHBOARD = "ramen.serve.dashboard"
 
 
@@ -49,11 +49,11 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
 
 def _add_figures(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/model", tags=_TAGS, response_model=ServedModel)
+    @app.get("/v1/model", tags=_TAGS, response_model=ModelJson)
     @needs()
-    async def model() -> ServedModel:
+    async def model() -> ModelJson:
         """What is served."""
-        return service.backend.model
+        return model_json(service.backend.model)
 
     @app.get("/v1/statistics", tags=_TAGS, response_model=EngineStatistics)
     @needs("metrics", "manage")
@@ -98,7 +98,7 @@ def _add_events(app: FastAPI, service: Service) -> None:
         response_class=StreamingResponse,
         responses={
             200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-            **errors(429, 503),
+            **errors(429),
         },
     )
     @needs("metrics", "manage")

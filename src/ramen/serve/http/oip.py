@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol (KServe v2), as JSON and as binary data behind the JSON.
 
-The binary form is that of the "binary tensor data extension": the header ``Inference-Header-Content-Length`` says
-how long the JSON is, and each tensor's ``binary_data_size`` how many of the bytes behind it are its own.
+The binary form is that of the "binary tensor data extension": the header ``Inference-Header-Content-Length``
+says how long the JSON is, and each tensor's ``binary_data_size`` how many of the bytes behind it are its own.
 """
 
 import json
@@ -21,12 +21,6 @@ from ramen.serve.http.image_bodies import check_count, decoded_base64, pixel_arr
 HEADER_LENGTH = "Inference-Header-Content-Length"
 PIXELS, FILES = "images", "bytes"
 _MAX_SIZE = 2**40  # of a dimension; far more than any body has bytes
-
-
-class OipErrorJson(BaseModel):
-    """An error."""
-
-    error: str
 
 
 class _Tensor(BaseModel):

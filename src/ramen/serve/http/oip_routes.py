@@ -1,6 +1,7 @@
 """The Open Inference Protocol (KServe v2 over REST), for clients that exist already."""
 
 import re
+from enum import Enum
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,10 +17,11 @@ from ramen.serve.http.bodies import read_body
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs, open_to_all
 from ramen.serve.http.request_facts import facts_of
+from ramen.serve.http.schemas import OipErrorJson
 from ramen.serve.http.service import Service, remaining, unless_gone
 
 VERSION = "1"
-_TAGS = ["open inference protocol"]
+_TAGS: list[str | Enum] = ["open inference protocol"]
 _TYPES = ("", "application/json", "application/octet-stream")
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -78,7 +80,7 @@ def add_inference_protocol(app: FastAPI, service: Service) -> None:
     routes = _Routes(service)
 
     def add(path: str, endpoint: Any, model: Any, *statuses: int, **options: Any) -> None:
-        documented = errors(*statuses, model=oip.OipErrorJson)
+        documented = errors(*statuses, model=OipErrorJson)
         if model is OipReadyJson:
             documented[503] = {"model": OipReadyJson, "description": "Not ready."}
         elif model is oip.OipResponseJson:
@@ -101,7 +103,6 @@ def add_inference_protocol(app: FastAPI, service: Service) -> None:
                 oip.OipResponseJson,
                 404,
                 409,
-                503,
                 methods=["POST"],
                 **shown | {"openapi_extra": infer},
             )

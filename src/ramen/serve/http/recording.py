@@ -1,4 +1,4 @@
-"""Around every request: its id, its log line, its figures, headers for safety, and no error without an answer."""
+"""Around every request: its id, its log line, its figures, headers for safety, an answer to every failure."""
 
 import json
 import logging

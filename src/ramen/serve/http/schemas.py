@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ramen.serve.engine.answers import StreamAnswer
 from ramen.serve.engine.stream_info import FeedbackCounts, StreamActivity, StreamInfo
+from ramen.serve.http.backend import ServedModel
 
 STREAM_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_KEY = 256
@@ -35,6 +36,12 @@ class ErrorJson(BaseModel):
     """The body of every answer that is an error."""
 
     error: ErrorDetailJson
+
+
+class OipErrorJson(BaseModel):
+    """The same in the Open Inference Protocol."""
+
+    error: str
 
 
 class ImageJson(BaseModel):
@@ -175,10 +182,28 @@ class ActivityJson(_Json):
     changed_images: list[ChangedImageJson]
 
 
+class ModelJson(_Json):
+    """What is served."""
+
+    name: str = Field(examples=["ViT-B-16/openai"])
+    method: str
+    classes: list[str] = Field(description="Of streams that do not set their own.")
+    image_size: list[int] = Field(description="Height and width.", min_length=2, max_length=2)
+    max_batch: int = Field(description="The most images in a request.")
+    can_set_classes: bool = Field(description="Whether a stream may have classes of its own.")
+    device: str
+    dtype: str
+
+
 class StateJson(_Json):
     """Whether the server can answer."""
 
     status: str = Field(examples=["ready"])
+
+
+def model_json(model: ServedModel) -> ModelJson:
+    """The model."""
+    return ModelJson(**vars(model) | {"classes": list(model.classes), "image_size": list(model.image_size)})
 
 
 def finite(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What all routes share: the backend, the limits, who may come in, the figures, and whether it is stopping."""
+"""What all routes share: the backend, limits, who may come in, figures, and whether it is stopping."""
 
 import asyncio
 import time

@@ -1,5 +1,6 @@
 """Streams: create, list, inspect, reset, snapshot, delete; their classes; true labels."""
 
+from enum import Enum
 from typing import Annotated
 
 from fastapi import FastAPI, Query
@@ -25,7 +26,7 @@ from ramen.serve.http.service import Service
 from ramen.serve.http.tokens import TokenRecord
 
 _PAGE = 1000  # streams that are looked through at a time for those that a token may see
-_TAGS = ["streams"]
+_TAGS: list[str | Enum] = ["streams"]
 _WITH_BODY = {"takes_body": True}
 _NamePart = Annotated[str, Query(max_length=64)]
 
@@ -40,7 +41,7 @@ def add_stream_routes(app: FastAPI, service: Service) -> None:
 def _add_reading(app: FastAPI, service: Service) -> None:
     backend = service.backend
 
-    @app.get("/v1/streams", tags=_TAGS, response_model=StreamsJson, responses=errors(422, 503))
+    @app.get("/v1/streams", tags=_TAGS, response_model=StreamsJson, responses=errors(422))
     @needs("classify", "manage")
     async def list_streams(
         request: Request,
@@ -56,7 +57,7 @@ def _add_reading(app: FastAPI, service: Service) -> None:
             next=page[-1].name if len(found) > limit else None,
         )
 
-    @app.get("/v1/streams/{stream}", tags=_TAGS, response_model=StreamJson, responses=errors(404, 422, 503))
+    @app.get("/v1/streams/{stream}", tags=_TAGS, response_model=StreamJson, responses=errors(404, 422))
     @needs("classify", "manage")
     async def get_stream(stream: StreamName) -> StreamJson:
         """Inspect a stream."""
@@ -66,7 +67,7 @@ def _add_reading(app: FastAPI, service: Service) -> None:
         "/v1/streams/{stream}/activity",
         tags=_TAGS,
         response_model=ActivityJson,
-        responses=errors(404, 422, 503),
+        responses=errors(404, 422),
     )
     @needs("classify", "manage")
     async def activity(stream: StreamName) -> ActivityJson:
@@ -100,7 +101,7 @@ def _add_managing(app: FastAPI, service: Service) -> None:
         responses={
             200: {"description": "The stream was there, with these classes."},
             201: {"model": StreamJson, "description": "The stream is new."},
-            **errors(409, 422, 503),
+            **errors(409, 422),
         },
         openapi_extra=_WITH_BODY,
     )
@@ -116,14 +117,14 @@ def _add_managing(app: FastAPI, service: Service) -> None:
         response.status_code = 201 if is_new else 200
         return stream_json(info)
 
-    @app.delete("/v1/streams/{stream}", tags=_TAGS, status_code=204, responses=errors(404, 409, 422, 503))
+    @app.delete("/v1/streams/{stream}", tags=_TAGS, status_code=204, responses=errors(404, 409, 422))
     @needs("manage")
     async def delete_stream(stream: StreamName) -> Response:
         """Remove a stream, and what it learned from the disk."""
         await backend.delete(stream)
         return Response(status_code=204)
 
-    changing = errors(404, 409, 422, 503)
+    changing = errors(404, 409, 422)
 
     @app.post("/v1/streams/{stream}/reset", tags=_TAGS, response_model=StreamJson, responses=changing)
     @needs("manage")
@@ -155,7 +156,7 @@ def _add_learning(app: FastAPI, service: Service) -> None:
         "/v1/streams/{stream}/feedback",
         tags=_TAGS,
         response_model=FeedbackJson,
-        responses=errors(404, 409, 422, 503),
+        responses=errors(404, 409, 422),
         openapi_extra=_WITH_BODY,
     )
     @needs("classify")
