@@ -13,6 +13,8 @@ from typing import Any
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 ENTER = "\ue007"
+ESCAPE = "\ue00c"
+TAB = "\ue004"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for a reference to an element
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -75,8 +77,9 @@ class Browser:
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"{verb} {path}: {json.load(error)['value']['message']}") from None
 
-    def open(self, page: Path) -> None:
-        self._call("POST", "/url", {"url": page.as_uri()})
+    def open(self, page: Path | str) -> None:
+        """Open a file, or an address."""
+        self._call("POST", "/url", {"url": page if isinstance(page, str) else page.as_uri()})
 
     def script(self, code: str, *arguments: Any) -> Any:
         return self._call("POST", "/execute/sync", {"script": code, "args": list(arguments)})
@@ -100,11 +103,29 @@ class Browser:
         """The page's background for readers who prefer light pages, and for those who prefer dark ones."""
         colour = "return getComputedStyle(document.body).backgroundColor"
         light = self.script(colour)
-        feature = {"name": "prefers-color-scheme", "value": "dark"}
-        self.devtools("Emulation.setEmulatedMedia", {"features": [feature]})
+        self.prefer("dark")
         dark = self.script(colour)
-        self.devtools("Emulation.setEmulatedMedia", {"features": []})
+        self.prefer(None)
         return light, dark
+
+    def prefer(self, scheme: str | None) -> None:
+        """Behave as for readers who prefer "light" or "dark" pages; None for what the system says."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
+        self.devtools("Emulation.setEmulatedMedia", {"features": features})
+
+    def press(self, key: str) -> None:
+        """Press a key of the keyboard wherever the focus is."""
+        steps = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": steps}]})
+
+    def wait(self, condition: str, *arguments: Any, patience: float = 30.0) -> Any:
+        """Wait until an expression in the page's language is true, and return its value."""
+        end = time.monotonic() + patience
+        while not (value := self.script(f"return {condition}", *arguments)):
+            if time.monotonic() > end:
+                raise AssertionError(f"after {patience:.0f} s it is still not true that {condition}")
+            time.sleep(0.02)
+        return value
 
     def devtools(self, command: str, parameters: dict[str, Any]) -> Any:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
