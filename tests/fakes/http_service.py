@@ -217,13 +217,16 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/v1/streams":
             self._list()
         else:
-            self._stream(verb, *re.fullmatch(r"/v1/streams/([^/]+)/?(\w*)", path).groups())
+            raw = re.fullmatch(r"/v1/streams/([^/]+)/?(\w*)", urlsplit(self.path).path)
+            self._stream(verb, unquote(raw[1]), raw[2])
 
     def _list(self) -> None:
         query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
         names = sorted(n for n in self.held.streams if n.startswith(query.get("prefix", "")))
-        names = [name for name in names if name > query.get("after", "")][: int(query.get("limit", 100))]
-        self._json({"streams": [self.held.streams[name] for name in names]})
+        names = [name for name in names if name > query.get("after", "")]
+        page = names[: int(query.get("limit", 100))]
+        following = page[-1] if len(names) > len(page) else None
+        self._json({"streams": [self.held.streams[name] for name in page], "next": following})
 
     def _stream(self, verb: str, name: str, action: str) -> None:
         streams = self.held.streams

@@ -85,7 +85,7 @@ const TILES = [
   {
     title: "Changed answers",
     values: [changedShare],
-    format: (value) => (isNumber(value) ? `${rate(100 * value)} %` : NONE),
+    format: (value) => (isNumber(value) ? `${rate(100 * value)}${GAP}%` : NONE),
     floor: 0.01,
     text: (now, samples) => {
       const all = now.images ? `${percent(now.changed / now.images)} since the start` : "no answers yet";

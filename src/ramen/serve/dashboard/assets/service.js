@@ -181,9 +181,8 @@ const live = {
   },
 
   lost(error) {
-    const wanting = error instanceof ServiceError && [401, 403].includes(error.status);
-    setText(byId("now-message"), wanting && error.status === 403 ? error.message : "");
-    if (wanting) {
+    setText(byId("now-message"), error.status && error.status !== 401 ? error.message : "");
+    if (error.status === 401 || error.status === 403) {
       this.say("lost", error.status === 401 ? "Waiting for a token" : "No access to the figures");
       return;
     }

@@ -14,7 +14,7 @@ const streamList = {
   column: "name",
   order: "ascending",
   infos: [],
-  hasMore: false,
+  following: null, // the name after which the next page begins
   rows: new Map(),
 
   start() {
@@ -26,7 +26,7 @@ const streamList = {
     });
     byId("previous").addEventListener("click", () => this.starts.length > 1 && this.turn(this.starts.slice(0, -1)));
     byId("next").addEventListener("click", () => {
-      if (this.hasMore) this.turn([...this.starts, this.infos[this.infos.length - 1].name]);
+      if (this.following) this.turn([...this.starts, this.following]);
     });
     document.querySelectorAll("#stream-table th").forEach((head) => {
       head.firstElementChild.addEventListener("click", () => this.sortBy(head));
@@ -42,19 +42,19 @@ const streamList = {
   async load() {
     const { starts } = this;
     const prefix = byId("prefix").value.trim();
-    const query = new URLSearchParams({ limit: ROWS + 1 });
+    const query = new URLSearchParams({ limit: ROWS });
     if (starts[starts.length - 1]) query.set("after", starts[starts.length - 1]);
     if (prefix) query.set("prefix", prefix);
     try {
-      const found = (await askJson(`v1/streams?${query}`)).streams;
+      const { streams, next } = await askJson(`v1/streams?${query}`);
       if (starts !== this.starts || prefix !== byId("prefix").value.trim()) return;
-      if (!found.length && starts.length > 1) {
+      if (!streams.length && starts.length > 1) {
         this.turn([""]); // the streams of this page were deleted
         return;
       }
       setText(byId("list-message"), "");
-      this.hasMore = found.length > ROWS;
-      this.infos = found.slice(0, ROWS);
+      this.following = next;
+      this.infos = streams;
       this.show(prefix);
     } catch (error) {
       if (error.status !== 401) setText(byId("list-message"), error.message);
@@ -97,9 +97,9 @@ const streamList = {
     const place = `${whole(first + 1)} to ${whole(first + this.infos.length)}${isAll ? ` of ${whole(total)}` : ""}`;
     setText(byId("place"), this.infos.length ? place : "");
     byId("previous").setAttribute("aria-disabled", String(this.starts.length === 1));
-    byId("next").setAttribute("aria-disabled", String(!this.hasMore));
+    byId("next").setAttribute("aria-disabled", String(!this.following));
     byId("stream-table").hidden = !this.infos.length;
-    document.querySelector(".pages").hidden = !this.hasMore && this.starts.length === 1;
+    document.querySelector(".pages").hidden = !this.following && this.starts.length === 1;
     byId("no-streams").hidden = this.infos.length > 0;
     if (!this.infos.length) this.showNone(prefix);
   },

@@ -30,6 +30,7 @@ const shorten = (text, letters = 80) => (text.length <= letters ? text : `${text
 const nameOf = (text) => make("bdi", {}, shorten(visible(text)));
 
 const NONE = "–";
+const GAP = "\u00a0"; // between a number and its unit, which stay together
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const digits = (value, places) =>
   value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
@@ -45,10 +46,10 @@ const rate = (value) => {
 
 const milliseconds = (value) => {
   if (!isNumber(value)) return NONE;
-  return value < 10_000 ? `${rate(value)} ms` : `${rate(value / 1000)} s`;
+  return value < 10_000 ? `${rate(value)}${GAP}ms` : `${rate(value / 1000)}${GAP}s`;
 };
 
-const percent = (share) => (isNumber(share) ? `${digits(100 * share, 1)} %` : NONE);
+const percent = (share) => (isNumber(share) ? `${digits(100 * share, 1)}${GAP}%` : NONE);
 
 const bytes = (value) => {
   if (!isNumber(value)) return NONE;
@@ -58,7 +59,7 @@ const bytes = (value) => {
     value /= 1024;
     power += 1;
   }
-  return `${digits(value, power && value < 10 && !Number.isInteger(value) ? 1 : 0)} ${units[power]}`;
+  return `${digits(value, power && value < 10 && !Number.isInteger(value) ? 1 : 0)}${GAP}${units[power]}`;
 };
 
 const count = (number, what, several = `${what}s`) => `${whole(number)} ${number === 1 ? what : several}`;
