@@ -177,6 +177,10 @@ class FakeService:
             self.accepts_events = False
             self.changed.notify_all()
 
+    def sent(self, verb: str) -> list[str]:
+        """Paths that were asked for with a verb, in order."""
+        return [path for one, path, _ in self.requests if one == verb]
+
     def add(self, *names: str, **values: Any) -> None:
         """Create streams."""
         for name in names:

@@ -113,10 +113,29 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
         self.devtools("Emulation.setEmulatedMedia", {"features": features})
 
+    def focused(self) -> str:
+        """The id of the element that has the focus."""
+        return self.script("return document.activeElement.id")
+
     def press(self, key: str) -> None:
         """Press a key of the keyboard wherever the focus is."""
         steps = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": steps}]})
+
+    def text(self, css: str) -> str:
+        """What readers see in an element, in lines without empty ones; its blanks are all ordinary ones."""
+        return self.texts(css)[0]
+
+    def texts(self, css: str) -> list[str]:
+        """The same of all elements that match."""
+        code = "return [...document.querySelectorAll(arguments[0])].map(element => element.innerText)"
+        shown = [text.splitlines() for text in self.script(code, css)]
+        return ["\n".join(line for line in lines if line.strip()).replace("\xa0", " ") for lines in shown]
+
+    def shows(self, css: str, words: str) -> None:
+        """Wait until an element says something."""
+        plain = "document.querySelector(arguments[0]).textContent.replaceAll('\\u00a0', ' ')"
+        self.wait(f"{plain}.includes(arguments[1])", css, words)
 
     def wait(self, condition: str, *arguments: Any, patience: float = 30.0) -> Any:
         """Wait until an expression in the page's language is true, and return its value."""

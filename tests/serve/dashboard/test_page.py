@@ -33,7 +33,10 @@ def test_it_needs_nothing_from_elsewhere() -> None:
 
 def test_no_text_becomes_markup() -> None:
     [script] = contents("script")
-    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script) == []
+    assert (
+        re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script)
+        == []
+    )
     assert re.findall(r'\sstyle="', dashboard_page()) == []  # the policy would refuse it
     assert re.findall(r'\son\w+="', dashboard_page()) == []
 

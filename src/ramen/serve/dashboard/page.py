@@ -8,7 +8,16 @@ from importlib import resources
 from ramen.experiments.html import Markup, element
 from ramen.experiments.report.document import style_sheet, whole_page
 
-_SCRIPTS = ("words", "service", "charts", "overview", "streams", "selected", "trying", "start")  # in this order
+_SCRIPTS = (
+    "words",
+    "service",
+    "charts",
+    "overview",
+    "streams",
+    "selected",
+    "trying",
+    "start",
+)  # in this order
 
 
 @cache

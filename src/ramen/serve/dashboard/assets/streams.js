@@ -126,7 +126,8 @@ const streamList = {
   fill(row, info) {
     const [head, images, changed, used] = row.cells;
     setText(head.lastElementChild, info.resident ? `in memory, ${bytes(info.memory_bytes)}` : "on disk");
-    setText(images, whole(info.images));
+    setText(images, compact(info.images));
+    images.title = whole(info.images);
     setText(changed, percent(info.images ? info.changed / info.images : null));
     setText(used, ago(info.last_used));
     return row;

@@ -37,6 +37,12 @@ const digits = (value, places) =>
 
 const whole = (value) => (isNumber(value) ? digits(Math.round(value), 0) : NONE);
 
+/* At most seven letters, for narrow columns. */
+const compact = (value) => {
+  const [unit, letter] = value < 1e9 ? [1e6, "M"] : [1e9, "G"];
+  return value < 1e6 ? whole(value) : `${digits(value / unit, value < 100 * unit ? 1 : 0)}${GAP}${letter}`;
+};
+
 /* Three digits at least, for rates and times. */
 const rate = (value) => {
   if (!isNumber(value)) return NONE;
@@ -72,7 +78,8 @@ const ago = (time) => {
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
-  return `${Math.floor(seconds / 86400)} d ago`;
+  const days = Math.floor(seconds / 86400);
+  return days < 1000 ? `${days} d ago` : `${Math.floor(days / 365)} y ago`;
 };
 
 const moment = (time) => (isNumber(time) ? new Date(1000 * time).toLocaleString() : NONE);
