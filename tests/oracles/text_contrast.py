@@ -2,8 +2,9 @@
 
 from tests.helpers.webdriver import Browser
 
-# Relative luminance is a weighted sum of linear colours; the contrast of two is the ratio of their luminances,
-# 0.05 added to each. Behind a text is the next ancestor with a background; if it has a bar, each of its colours.
+# Relative luminance is a weighted sum of linear colours; the contrast of two colours is the ratio of their
+# luminances, with 0.05 added to each. What is behind a text is the background of the next ancestor that has one;
+# if that is a bar, each of its colours.
 _CODE = """
     const parse = (text) => {
       const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);

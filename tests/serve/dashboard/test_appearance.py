@@ -98,7 +98,9 @@ def test_text_can_be_read(window: Browser, service: FakeService, state: str, sch
 def test_the_measure_of_contrast_finds_grey_on_grey(browser: Browser) -> None:
     """The oracle itself: black on white is 21, and #767676 on white is 4.54 by the definition."""
     browser.prefer("light")
-    code = "const head = document.querySelector('h1'); head.className = 'probe'; head.style.color = arguments[0]"
+    code = (
+        "const head = document.querySelector('h1'); head.className = 'probe'; head.style.color = arguments[0]"
+    )
     for colour, expected in (("#000000", 21.0), ("#767676", 4.54), ("#8a8a8a", 3.45)):
         browser.script(code, colour)
         [value] = [ratio for _, kind, ratio in text_contrasts(browser) if kind == "probe"]
