@@ -3,8 +3,8 @@
 from tests.helpers.webdriver import Browser
 
 # Relative luminance is a weighted sum of linear colours; the contrast of two colours is the ratio of their
-# luminances, with 0.05 added to each. What is behind a text is the background of the next ancestor that has one;
-# if that is a bar, each of its colours.
+# luminances, with 0.05 added to each. What is behind a text is the background of the next ancestor that has
+# one; if that is a bar, each of its colours.
 _CODE = """
     const parse = (text) => {
       const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
