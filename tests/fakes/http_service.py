@@ -108,12 +108,12 @@ def changed_image(number: int, **others: Any) -> dict[str, Any]:
         "zero_shot_label": CLASSES[number % len(CLASSES)],
         "zero_shot_probability": 0.31 + 0.02 * (number % 7),
         "time": 1_790_000_000.0 - 60 * number,
-        "thumbnail": base64.b64encode(_drawing(number)).decode(),
+        "thumbnail": base64.b64encode(jpeg(number)).decode(),
     }
     return values | others
 
 
-def _drawing(number: int) -> bytes:
+def jpeg(number: int) -> bytes:
     """A small JPEG of two colours."""
     image = Image.linear_gradient("L").resize((96, 72)).convert("RGB")
     tint = Image.new("RGB", image.size, (60 + 37 * number % 190, 120, 40 + 71 * number % 200))
