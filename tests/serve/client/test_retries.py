@@ -30,6 +30,11 @@ def test_it_never_comes_before_the_time_that_the_service_says_and_not_all_at_onc
     assert delays(error, RetrySettings(2, 60), draw=1.0) == [2.5, 2.5]
 
 
+def test_a_service_that_is_wrong_about_the_time_is_asked_less_often():
+    error = ServerOverloadedError("full", retry_after=0.05, nothing_done=True)
+    assert delays(error, RetrySettings(4, 60)) == pytest.approx([0.1, 0.2, 0.2, 0.2])
+
+
 def test_the_time_in_all_is_limited():
     error = ServerOverloadedError("full", retry_after=2.0, nothing_done=True)
     assert delays(error, RetrySettings(100, 9)) == [2.0] * 4
