@@ -21,8 +21,8 @@ from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_stream_name
 from ramen.serve.engine.rates import Rates
 from ramen.serve.engine.residency import Residency
+from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream import Stream
 from ramen.serve.engine.stream_info import EngineStatistics
 from ramen.serve.engine.stream_management import StreamManagement
 from ramen.serve.engine.stream_methods import StreamMethods
@@ -31,6 +31,7 @@ from ramen.serve.engine.stream_table import StreamTable
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.engine.waiting_room import WaitingRoom
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.store.save_times import SaveTimes
 from ramen.utils import checks
 
 
@@ -60,6 +61,7 @@ class Engine(StreamManagement):
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self._settings = settings = settings or EngineSettings()
+        SaveTimes(settings.save_every)  # raises if that makes no sense
         self._failures = failures = FailureLog()
         decoder = Decoder(classifier.preprocess, settings.decoding)
         methods = StreamMethods(classifier, method, parameters or {}, settings.stream_memory)
@@ -75,6 +77,7 @@ class Engine(StreamManagement):
         self._computing = BatchComputing(
             settings, classifier.device, ids, self._rates, failures, self._thumbnails
         )
+        self._computing.warm_up(methods.create(None))
         self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="ramen-engine", daemon=True)
@@ -122,12 +125,12 @@ class Engine(StreamManagement):
         found = self._table.known(stream)
         return found is not None and found.resident is not None
 
-    def _stream_to_use(self, name: str) -> Stream:
+    def _stream_to_use(self, name: str) -> ServedStream:
         self._refuse_when_stopping()
         return self._table.find_or_add(name)[0] if self._settings.create_on_use else self._table.find(name)
 
     def _check_images(self, images: Sequence[SentImage]) -> None:
-        most = self._settings.max_batch
+        most = min(self._settings.max_batch, self._settings.max_queue_images)  # more would never fit
         if not 1 <= len(images) <= most:
             raise BadRequestError(f"a request must have 1 to {most} images, got {len(images)}")
         for image in images:
@@ -137,6 +140,9 @@ class Engine(StreamManagement):
                 raise BadRequestError(
                     f"image {image.key!r} must be bytes or an array of uint8, got {type(data).__name__}"
                 )
+        nbytes, most_bytes = sum(image.nbytes for image in images), self._settings.max_queue_bytes
+        if nbytes > most_bytes:
+            raise BadRequestError(f"a request must have at most {most_bytes} bytes, got {nbytes}")
 
     def _run(self) -> None:
         while (batch := self._room.take()) is not None:

@@ -10,7 +10,7 @@ from ramen.serve.engine.errors import BadRequestError, EngineError, StoppingErro
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_class_names, check_stream_name
 from ramen.serve.engine.residency import Residency
-from ramen.serve.engine.stream import Stream
+from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.stream_facts import StreamFacts
 from ramen.serve.engine.stream_info import FeedbackCounts, StreamActivity, StreamInfo
 from ramen.serve.engine.stream_methods import StreamMethods
@@ -143,7 +143,7 @@ class StreamManagement:
         return counts
 
     @contextmanager
-    def _held(self, name: str) -> Iterator[Stream]:
+    def _held(self, name: str) -> Iterator[ServedStream]:
         """A block in which nobody else uses the stream of that name."""
         stream = self._find(name)
         with self._room.held(stream):
@@ -151,7 +151,7 @@ class StreamManagement:
                 raise unknown_stream(name)
             yield stream
 
-    def _find(self, name: str) -> Stream:
+    def _find(self, name: str) -> ServedStream:
         self._refuse_when_stopping()
         return self._table.find(check_stream_name(name))
 
@@ -159,11 +159,11 @@ class StreamManagement:
         if self._stopping:
             raise StoppingError("the server is being stopped")
 
-    def _forget_answers(self, stream: Stream) -> None:
+    def _forget_answers(self, stream: ServedStream) -> None:
         self._ids.forget(stream.serial)
         stream.renumber()
 
-    def _flush(self, stream: Stream) -> None:
+    def _flush(self, stream: ServedStream) -> None:
         resident = stream.resident
         if resident is None or resident.store is None:
             raise EngineError(f"the state of stream {stream.name!r} cannot be written")
@@ -172,7 +172,7 @@ class StreamManagement:
         except Exception as error:
             raise EngineError(f"the state of stream {stream.name!r} cannot be written: {error}") from None
 
-    def _info(self, stream: Stream) -> StreamInfo:
+    def _info(self, stream: ServedStream) -> StreamInfo:
         facts, resident = self._table.facts(stream), stream.resident
         filled = None if resident is None else resident.fill()
         return StreamInfo(

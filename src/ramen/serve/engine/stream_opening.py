@@ -9,8 +9,8 @@ from ramen.methods._saved_state import ForeignStateError
 from ramen.serve.batch_answers import BatchAnswers, FailureLog
 from ramen.serve.engine.activity import RecentAnswers
 from ramen.serve.engine.errors import BadRequestError, StreamElsewhereError
+from ramen.serve.engine.served_stream import Resident, ServedStream
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream import Resident, Stream
 from ramen.serve.engine.stream_facts import StreamFacts
 from ramen.serve.engine.stream_places import StreamPlaces
 from ramen.serve.engine.stream_table import StreamTable
@@ -42,7 +42,7 @@ class StreamOpening:
         self._settings, self._table, self._places = settings, table, places
         self._writers, self._failures, self._failed = writers, failures, failed
 
-    def current_facts(self, stream: Stream) -> StreamFacts:
+    def current_facts(self, stream: ServedStream) -> StreamFacts:
         """What is stored, which another process may have changed, unless it is older than what is known."""
         if stream.is_new or stream.unwritten or stream.facts is None:
             return self._table.facts(stream)
@@ -50,7 +50,7 @@ class StreamOpening:
         stream.set_facts(facts)
         return facts
 
-    def has_other_classes(self, stream: Stream, facts: StreamFacts) -> bool:
+    def has_other_classes(self, stream: ServedStream, facts: StreamFacts) -> bool:
         """Whether another process has set other classes before it left the store to this one."""
         stored = self._table.stored_facts(stream.name)
         if stored is None or stored.classes == facts.classes:
@@ -58,7 +58,7 @@ class StreamOpening:
         stream.set_facts(stored)
         return True
 
-    def open_store(self, stream: Stream, method: Method) -> StateStore | None:
+    def open_store(self, stream: ServedStream, method: Method) -> StateStore | None:
         """The store of a stream, whose state the method has taken over; None if the disk cannot be used.
 
         Raises:
@@ -85,7 +85,7 @@ class StreamOpening:
         return store
 
     def resident(
-        self, stream: Stream, facts: StreamFacts, method: Method, store: StateStore | None
+        self, stream: ServedStream, facts: StreamFacts, method: Method, store: StateStore | None
     ) -> Resident:
         """What the stream has in memory from now on."""
         seen = method.images_seen
