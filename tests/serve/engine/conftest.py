@@ -5,8 +5,9 @@ import pytest
 
 import ramen
 from ramen import testing
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
 
-PATIENCE = 300  # seconds; only a deadlock takes so long
+PATIENCE = 7200 if RUN_SLOW_TESTS else 300  # seconds; only a deadlock takes so long
 
 
 @pytest.fixture(scope="session")

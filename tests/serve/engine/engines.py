@@ -7,9 +7,10 @@ from ramen.serve.engine.answers import StreamAnswer
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
 from tests.helpers.sent_images import sent
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
 
 PARAMETERS = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"}
-PATIENCE = 120  # seconds; only a failure takes so long
+PATIENCE = 3600 if RUN_SLOW_TESTS else 120  # seconds; only a failure takes so long
 
 
 def engine(
