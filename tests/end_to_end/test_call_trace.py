@@ -34,6 +34,6 @@ def test_predict_visits_few_files() -> None:
     finally:
         sys.setprofile(previous)
     assert len(set(visited)) <= MOST_FILES, sorted(set(visited))
-    # once for the five steps, and once for the weights of the support: never for plumbing
-    assert visited.count("methods/ramen.py") <= 2
+    # for the first pass, what is done with the memory, the weights of the support, and the answer
+    assert visited.count("methods/ramen.py") <= 4
     assert "kernels/cuda_graphs.py" not in visited

@@ -63,7 +63,7 @@ def test_after_an_error_it_can_be_called_again(monkeypatch):
 def test_a_copy_has_a_guard_of_its_own():
     method = make("tent")
     other = copy.deepcopy(method)
-    with method._one_caller:
+    with method.one_caller:
         thread = threading.Thread(target=other.predict, args=(batches(5)[0],))
         thread.start()
         thread.join()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
+from ramen.models.classifier import MissingPartError
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 CLASSES = ["cat", "polar_bear", "fire truck"]
@@ -393,3 +394,30 @@ def test_classes_that_are_alike_in_different_templates_differ() -> None:
     prompts.check_distinct_prompts(
         lambda texts: torch.tensor([[numbers[text]] for text in texts]), list("abcd"), ["1{}", "2{}"]
     )
+
+
+def test_other_classes_share_the_encoder() -> None:
+    clf = testing.small_classifier()
+    other = clf.with_classes(["north", "south"])
+    assert other.encoder is clf.encoder
+    assert other.classes == ("north", "south")
+    assert other.fingerprint()["encoder"] == clf.fingerprint()["encoder"]
+    again = clf.with_classes(clf.classes)
+    torch.testing.assert_close(again.class_embeddings, clf.class_embeddings)
+    assert again.preprocess.size == clf.preprocess.size
+
+
+def test_other_classes_need_a_text_tower_and_names_that_differ() -> None:
+    clf = testing.small_classifier()
+    bare = ramen.ZeroShotClassifier(clf.encoder, clf.class_embeddings)
+    with pytest.raises(MissingPartError, match="with_classes needs a text encoder"):
+        bare.with_classes(["a"])
+    with pytest.raises(ValueError, match="classes"):
+        clf.with_classes(["a", "a"])
+    blind = ramen.ZeroShotClassifier(
+        clf.encoder,
+        clf.class_embeddings,
+        encode_text=lambda texts: clf.class_embeddings[:1].repeat(len(texts), 1),
+    )
+    with pytest.raises(ValueError, match="names that the model can distinguish, got 'a', 'b'"):
+        blind.with_classes(["a", "b"])

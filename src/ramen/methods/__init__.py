@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ramen.methods._answers import Support as Support
     from ramen.methods._base import Method as Method
     from ramen.methods._info import MethodInfo as MethodInfo
+    from ramen.methods._pass_sharing import EmbeddingMethod as EmbeddingMethod
+    from ramen.methods._pass_sharing import GradientMethod as GradientMethod
     from ramen.methods._registry import register as register
     from ramen.methods._steps import entropy as entropy
     from ramen.methods._steps import entropy_gradient as entropy_gradient
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
     from ramen.methods._steps import mean_entropy as mean_entropy
     from ramen.methods._steps import sample_gradients as sample_gradients
     from ramen.methods._steps import sign_step as sign_step
+    from ramen.methods._together import predict_together as predict_together
 
 _HOMES = {
     "AdamState": "ramen.methods._adam",
     "Answer": "ramen.methods._answers",
+    "EmbeddingMethod": "ramen.methods._pass_sharing",
+    "GradientMethod": "ramen.methods._pass_sharing",
     "Method": "ramen.methods._base",
     "MethodInfo": "ramen.methods._info",
     "Support": "ramen.methods._answers",
@@ -35,6 +40,7 @@ _HOMES = {
     "holds": "ramen.kernels.cuda_graphs",
     "joint_gradient": "ramen.methods._steps",
     "mean_entropy": "ramen.methods._steps",
+    "predict_together": "ramen.methods._together",
     "register": "ramen.methods._registry",
     "sample_gradients": "ramen.methods._steps",
     "sign_step": "ramen.methods._steps",

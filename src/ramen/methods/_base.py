@@ -32,6 +32,7 @@ from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
 _Memory = TypeVar("_Memory", bound=StreamMemory)
+_Value = TypeVar("_Value")
 CONTENT = "content."  # before the names of what a saved state holds of the stream
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -67,7 +68,7 @@ class Method(DeclaredState, ABC):
         # given the size of the first images, for what can only be chosen then
         self.on_first_images: Callable[[tuple[int, int]], None] | None = None
         self.images_seen = 0
-        self._one_caller = _OneCaller()
+        self.one_caller = _OneCaller()
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
         self._recorder = classifier.recorder()
         self._records = self._recorder.records_on(classifier.device)
@@ -133,28 +134,36 @@ class Method(DeclaredState, ABC):
         tags = _check_tags(tags, len(images))
         if return_support and not self.retrieves:
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
-        home, device = images.device, self.classifier.device
-        with self._one_caller, plain_numerics(), torch.no_grad():
-            if self.on_first_images is not None:
-                self.on_first_images((images.shape[2], images.shape[3]))
-            usable, images = finite_rows(images).to(device), finite_or_zero(images).to(device)
+        with self.one_caller, plain_numerics(), torch.no_grad():
+            images, usable, home = self.receive(images)
             if self._records and self.records_steps:
                 answer = self._recorded_steps(self, images, usable, tags, return_support)
             else:
-                answer = self._step(images, usable, tags)
+                answer = self.learning(len(images), tags, lambda: self.adapt(images, usable))
             self.images_seen += len(images)
-            return self._finish(answer, images, home, return_support)
+            return self.finish(answer, images, home, return_support)
 
-    def _step(self, images: Tensor, usable: Tensor, tags: Tensor | None) -> Answer:
+    # -- parts of predict, for steps of several streams ---------------------------------------------
+
+    def receive(self, images: Tensor) -> tuple[Tensor, Tensor, torch.device]:
+        """Finite images on the classifier's device; which of them may leave a trace; where they came from."""
+        home, device = images.device, self.classifier.device
+        if self.on_first_images is not None:
+            self.on_first_images((images.shape[2], images.shape[3]))
+        return finite_or_zero(images).to(device), finite_rows(images).to(device), home
+
+    def learning(self, images: int, tags: Tensor | None, work: Callable[[], _Value]) -> _Value:
+        """``work`` on so many images, with room for them in the memories; its new states are stored."""
         for memory in self.memories.values():
-            memory.admit(len(images))
-            memory.announce(None if tags is None else upload(tags, images.device))
-        answer = self.adapt(images, usable)
+            memory.admit(images)
+            memory.announce(None if tags is None else upload(tags, self.classifier.device))
+        value = work()
         if self._states:
             self.store_states()
-        return answer
+        return value
 
-    def _finish(self, answer: Answer, images: Tensor, home: torch.device, support: bool) -> Prediction:
+    def finish(self, answer: Answer, images: Tensor, home: torch.device, support: bool) -> Prediction:
+        """What the caller gets; images without a finite answer get the zero-shot one and are counted."""
         usable = answer.usable & finite_rows(answer.logits)
         refused, zero_shot, clf = ~usable, answer.zero_shot_logits, self.classifier
         self._refused += refused.sum()
@@ -184,7 +193,7 @@ class Method(DeclaredState, ABC):
     @plain_numerics()
     def reset(self) -> None:
         """Back to fresh."""
-        with self._one_caller:
+        with self.one_caller:
             self.clear()
             self.images_seen = 0
             self._refused.zero_()
@@ -242,7 +251,7 @@ class Method(DeclaredState, ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue, as tensors; safetensors and ``torch.save`` take it as it is."""
-        with self._one_caller:
+        with self.one_caller:
             content = self.content()
             named = {f"{CONTENT}{name}": tensor for name, tensor in content.items()}
             return {**self.state_identity(), **self.state_counters(), **named}
@@ -269,7 +278,7 @@ class Method(DeclaredState, ABC):
             state: What ``state_dict`` returned.
             salvage: Entries may be missing from its memories: continue with the others.
         """
-        with self._one_caller:
+        with self.one_caller:
             undo = self.adopt(_saved_state.saved_parameters(state))
             try:
                 self._load(state, salvage)

@@ -6,8 +6,8 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 from torch import Tensor
 
 from ramen.methods._answers import Answer
-from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._pass_sharing import EmbeddingMethod
 from ramen.methods._registry import register
 from ramen.models import prompts
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
@@ -30,7 +30,7 @@ from ramen.models.classifier import MissingPartError, ZeroShotClassifier
         ),
     )
 )
-class Clip(Method):
+class Clip(EmbeddingMethod):
     """Zero-shot classification with one prompt per class.
 
     Args:
@@ -48,9 +48,8 @@ class Clip(Method):
         (self.template,) = prompts.check_templates([template])
         self._embeddings = _single_template(classifier, self.template)
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
-        """One forward pass, compared with the single template's embeddings."""
-        embeddings = self.classifier.encode(images)
+    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+        """Compare with the single template's embeddings."""
         logits = self.classifier.logit_scale * embeddings @ self._embeddings.T
         return Answer(logits, self.classifier.logits(embeddings), usable)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory, Recall
 from ramen.memory.row_table import ColumnSpec
 from ramen.methods._answers import Answer
-from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._pass_sharing import EmbeddingMethod
 from ramen.methods._registry import register
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -45,7 +45,7 @@ from ramen.utils import checks
         ),
     )
 )
-class DMN(Method):
+class DMN(EmbeddingMethod):
     """Mix the text's probabilities with those of class vectors that each image reads from the memory.
 
     Args:
@@ -79,10 +79,9 @@ class DMN(Method):
         memory = LowestEntropyMemory(classes, self.capacity, {"embeddings": embeddings})
         self.memory = self.add_memory(memory)
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
         """Enter the memory, then read it: for all images at once, as if they came one at a time."""
         clf = self.classifier
-        embeddings = clf.encode(images)
         zero_shot = clf.logits(embeddings)
         usable = usable & embeddings.isfinite().all(1)
         embeddings = torch.where(usable[:, None], embeddings, 0)

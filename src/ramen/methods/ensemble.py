@@ -6,8 +6,8 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 from torch import Tensor
 
 from ramen.methods._answers import Answer
-from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._pass_sharing import EmbeddingMethod
 from ramen.methods._registry import register
 
 
@@ -24,7 +24,7 @@ from ramen.methods._registry import register
         backwards=0,
     )
 )
-class Ensemble(Method):
+class Ensemble(EmbeddingMethod):
     """The zero-shot classifier, unchanged.
 
     Args:
@@ -34,7 +34,7 @@ class Ensemble(Method):
 
     recordable = True
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
-        """One forward pass."""
-        logits = self.classifier.logits(self.classifier.encode(images))
+    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+        """Compare with the classifier's embeddings."""
+        logits = self.classifier.logits(embeddings)
         return Answer(logits, logits, usable)

@@ -17,10 +17,10 @@ from ramen.memory.codecs import CODECS
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory, Selection
 from ramen.methods._answers import Answer, Support
-from ramen.methods._base import Method
 from ramen.methods._choices import choose_memory
 from ramen.methods._info import MethodInfo
 from ramen.methods._parameters import AUTO
+from ramen.methods._pass_sharing import FirstPass, GradientMethod, OwnStep
 from ramen.methods._registry import register
 from ramen.methods._step_size import choose_step
 from ramen.methods._steps import adapted_logits, mixed_logits, sample_gradients, sign_step, unit_rows
@@ -58,7 +58,7 @@ _WHY = {
         ),
     )
 )
-class Ramen(Method):
+class Ramen(GradientMethod):
     """Retrieve similar images, balanced over predicted classes, and step along their gradients.
 
     Without parameters it chooses for the model and the classes that it is given: ``method.parameters`` has
@@ -165,39 +165,48 @@ class Ramen(Method):
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """The five steps of the paper, for a batch."""
-        clf, memory = self.classifier, self.memory
-        base, topk = clf.encoder.base, self.topk * self._classes_per_queue
-
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
-        images = clf.encoder.prepare(images)  # once for both passes
-        fetch = memory.fetch_ahead(len(images), topk) if self.consistency else None
-        embeddings, zero_shot, entropies, gradients = self._first_pass(images, meanwhile=fetch)
-        queues = zero_shot.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
+        images, topk = self.classifier.encoder.prepare(images), self.topk * self._classes_per_queue
+        fetch = self.memory.fetch_ahead(len(images), topk) if self.consistency else None
+        first = FirstPass(*self._first_pass(images, meanwhile=fetch))
+
+        # 2. to 4. With the memory, from gradients to each image's own weights.
+        step = self.step(first, usable)
+
+        # 5. Predict with each image's own weights; the pretrained ones were never touched.
+        (logits,) = self._second_pass(images, step.affine)
+        return step.answer(logits)
+
+    def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
+        """Steps 2 to 4 of the paper."""
+        memory, base = self.memory, self.classifier.encoder.base
+        topk = self.topk * self._classes_per_queue
+        queues = first.logits.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
 
         # 2. Insert each image into the queue of its pseudo-label.
-        stored = unit_rows(gradients) if self.unit_gradients else gradients
-        entries = memory.stage(queues, embeddings, stored, entropies, keep=usable)
+        stored = unit_rows(first.gradients) if self.unit_gradients else first.gradients
+        entries = memory.stage(queues, first.embeddings, stored, first.entropies, keep=usable)
         staged = entries if self.visibility == "causal" else None  # inserted after all have been answered
         if staged is None:
             memory.put(entries)
 
         # 3. Retrieve each image's support set: the entries of every queue that are most similar to it.
         draw = None if self.consistency else (self.seed, entries.numbers)
-        support = memory.select(embeddings, topk, staged=staged, draw=draw)
+        support = memory.select(first.embeddings, topk, staged=staged, draw=draw)
         weights = self._weights(support)
 
         # 4. Aggregate the cached gradients, and take one signed step from the pretrained weights.
         gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
         if staged is not None:
             memory.put(staged)
-        adapted = sign_step(base, gradient, float(self.lr))
 
-        # 5. Predict with each image's own weights; the pretrained ones were never touched.
-        (logits,) = self._second_pass(images, adapted)
-        if self.guard:
-            logits = mixed_logits(zero_shot, logits, self.guard)
-        kept = entries.keep.to(base.device)
-        return Answer(logits, zero_shot, kept, support=partial(_as_support, support, weights))
+        def answer(logits: Tensor) -> Answer:
+            if self.guard:
+                logits = mixed_logits(first.logits, logits, self.guard)
+            kept = entries.keep.to(base.device)
+            return Answer(logits, first.logits, kept, support=partial(_as_support, support, weights))
+
+        return OwnStep(sign_step(base, gradient, float(self.lr)), answer)
 
     def _weights(self, support: Selection) -> Tensor:
         """exp(-entropy - beta * distance), without the parts that are switched off.

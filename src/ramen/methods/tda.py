@@ -11,8 +11,8 @@ from torch import Tensor
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
 from ramen.memory.row_table import ColumnSpec
 from ramen.methods._answers import Answer
-from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._pass_sharing import EmbeddingMethod
 from ramen.methods._registry import register
 from ramen.methods._steps import entropy
 from ramen.models.classifier import ZeroShotClassifier
@@ -44,7 +44,7 @@ from ramen.utils import checks
         ),
     )
 )
-class TDA(Method):
+class TDA(EmbeddingMethod):
     """Add similarity to confident images of a class; subtract it for classes that uncertain images may be.
 
     Args:
@@ -105,10 +105,9 @@ class TDA(Method):
         self.positive = self.add_memory(positive, "positive.")
         self.negative = self.add_memory(negative, "negative.")
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
         """Enter the caches, then read them: for all images at once, as if they came one at a time."""
         clf = self.classifier
-        embeddings = clf.encode(images)
         zero_shot = clf.logits(embeddings)
         usable = usable & embeddings.isfinite().all(1)
         embeddings = torch.where(usable[:, None], embeddings, 0)

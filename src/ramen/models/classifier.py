@@ -98,6 +98,38 @@ class ZeroShotClassifier:
             raise ValueError("class_embeddings: the templates of a class must not cancel each other")
         self._check_width()
         self._fingerprint: dict[str, Any] | None = None
+        self._encoder_hash: str | None = None
+
+    def with_classes(self, classes: Sequence[str]) -> "ZeroShotClassifier":
+        """The same encoder, templates and preprocessing for other classes, embedded by the text tower.
+
+        Both share the encoder, so that ``ramen.methods.predict_together`` answers their images together.
+        """
+        if self.encode_text is None:
+            raise MissingPartError(
+                "with_classes needs a text encoder to embed the classes: give the ZeroShotClassifier one "
+                "(encode_text=...), or make another one with the same AffineEncoder and embeddings of its own"
+            )
+        names = prompts.check_classes(classes)
+        templates = prompts.check_templates(self.templates or prompts.ENSEMBLE)
+        embeddings = prompts.embed_classes(self.encode_text, names, templates)
+        if len(embeddings.flatten(1).unique(dim=0)) < len(names):
+            raise ValueError(
+                f"classes must have names that the model can distinguish, got {', '.join(map(repr, names))}: "
+                "it reads only the beginning of long names"
+            )
+        other = ZeroShotClassifier(
+            self.encoder,
+            embeddings,
+            self.logit_scale,
+            classes=names,
+            templates=templates,
+            preprocess=self._preprocess,
+            encode_text=self.encode_text,
+            fused=self.fused,
+        )
+        other._encoder_hash = self._hash_of_encoder()
+        return other
 
     # -- what it knows ------------------------------------------------------------------------------
 
@@ -155,10 +187,15 @@ class ZeroShotClassifier:
         if self._fingerprint is None:
             self._fingerprint = {
                 "classes": list(self.classes),
-                "encoder": _hash(self.encoder.weights()),
+                "encoder": self._hash_of_encoder(),
                 "logit_scale": self.logit_scale,
             }
         return self._fingerprint
+
+    def _hash_of_encoder(self) -> str:
+        if self._encoder_hash is None:
+            self._encoder_hash = _hash(self.encoder.weights())
+        return self._encoder_hash
 
     # -- what it computes ---------------------------------------------------------------------------
 

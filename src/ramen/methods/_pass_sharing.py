@@ -1,0 +1,70 @@
+"""Methods whose passes through the encoder can be shared with those of other streams.
+
+A pass treats each image by itself, so that images of many streams can go through the encoder together. What
+a method does between the passes is its own: ``together`` makes the passes and calls the methods in turn.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+
+
+class EmbeddingMethod(Method):
+    """A method that makes one forward pass with the pretrained weights, and does the rest with embeddings."""
+
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+        """One forward pass, and what follows from it."""
+        return self.from_embeddings(self.classifier.encode(images), usable)
+
+    @abstractmethod
+    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+        """Answer a batch and learn from it, given its unit embeddings ``(B, d)``; see ``adapt``."""
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """What a forward and a backward pass with the pretrained weights say about a batch.
+
+    Attributes:
+        embeddings: ``(B, d)``.
+        logits: ``(B, C)``.
+        entropies: ``(B,)``.
+        gradients: Of each image's own entropy, ``(B, G)``.
+    """
+
+    embeddings: Tensor
+    logits: Tensor
+    entropies: Tensor
+    gradients: Tensor
+
+    def of(self, images: slice) -> "FirstPass":
+        """The same for some images of the batch."""
+        return FirstPass(
+            self.embeddings[images], self.logits[images], self.entropies[images], self.gradients[images]
+        )
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """Where a method has gone from the pretrained weights, separately for each image.
+
+    Attributes:
+        affine: The norm parameters ``(B, G)`` that the images are to be answered with.
+        answer: Makes the answer of the logits that the second pass gives.
+    """
+
+    affine: Tensor
+    answer: Callable[[Tensor], Answer]
+
+
+class GradientMethod(Method):
+    """A method that makes a first pass with gradients, takes a step, and answers with a second pass."""
+
+    @abstractmethod
+    def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
+        """Learn from a batch, and say with which weights it is to be answered."""
