@@ -10,7 +10,9 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from ramen.serve.engine.errors import OverloadedError
+from ramen.serve.http.app import create_app
 from ramen.serve.http.oip_routes import slug
+from ramen.serve.http.settings import HttpSettings
 from tests.fakes.backends import CLASSES, MODEL, FakeBackend
 from tests.helpers.app_client import AppClient
 from tests.helpers.running_server import running
@@ -219,6 +221,20 @@ def test_binary_data(client: AppClient, length: str | None, rest: bytes, status:
         headers["Inference-Header-Content-Length"] = str(len(text)) if length == "json" else length
     response = client.post(INFER, content=text + rest, headers=headers)
     assert response.status_code == status, response.text
+
+
+def test_large_requests(backend: FakeBackend) -> None:
+    client = AppClient(create_app(backend, HttpSettings(max_json_bytes=1000)))
+    response = client.post(INFER, json=request(data=["YWJj" * 300]))
+    assert response.status_code == 413
+    assert "binary tensor data" in response.json()["error"]
+    pixels = np.random.randint(0, 256, (1, 400, 400, 3), np.uint8)  # large enough for a thread
+    parameters = {"binary_data_size": pixels.nbytes}
+    changes = {"name": "images", "datatype": "UINT8", "shape": pixels.shape, "data": None}
+    text = json.dumps(request(**changes, parameters=parameters)).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    assert client.post(INFER, content=text + pixels.tobytes(), headers=headers).status_code == 200
+    np.testing.assert_array_equal(backend.sent[0][1][0].data, pixels[0])
 
 
 def test_content_types(client: AppClient) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.methods import predict_together
+from ramen.kernels.cuda_graphs import CALLS_TO_RECORD
+from ramen.methods import Method, predict_together
 from ramen.methods._answers import Prediction
 from ramen.serve.batch_answers import BatchResults, FailureLog
 from ramen.serve.decoders import DecodedSource
@@ -105,6 +106,26 @@ class BatchComputing:
             _resolve(part.tickets, one.answers)
         for part, one in zip(parts, answered, strict=True):
             self._save(part, one)
+
+    def warm_up(self, method: Method) -> None:
+        """Answer blank batches of all sizes until nothing is left to compile or record.
+
+        Args:
+            method: Learns from them, and is of no use afterwards.
+        """
+        classifier = method.classifier
+        assert classifier.image_size is not None
+        for size in self._batch_sizes or (1,):
+            blank = torch.zeros(size, 3, *classifier.image_size, device=classifier.device)
+            for _ in range(CALLS_TO_RECORD):
+                (outcome,) = predict_together(
+                    [(method, blank)],
+                    return_support=method.retrieves,
+                    batch_sizes=self._batch_sizes,
+                    invariant=self._invariant,
+                )
+                if isinstance(outcome, Exception):
+                    raise outcome
 
     # -- numbers ------------------------------------------------------------------------------------
 

@@ -164,6 +164,10 @@ class Engine:
             self._keeper.watch(stream)
         self._room.leave(batch)  # before clients have their answers, and send more
 
+    def warm_up(self) -> None:
+        """Compile and record what answers need, so that the first ones do not wait; before any traffic."""
+        self._computing.warm_up(self._methods.create(None))
+
     # -- streams ------------------------------------------------------------------------------------
 
     def create_stream(self, name: str, classes: Sequence[str] | None = None) -> tuple[StreamInfo, bool]:
