@@ -83,6 +83,5 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
             parameters=request.parameters,
         )
         with engine:
-            engine.warm_up()
             app = create_app(LocalBackend(engine), request.http)
             run_server(app, bound, lambda: announce(url))
