@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit codes: 0 stopped by Ctrl-C or SIGTERM, all accepted requests answered and all states stored; 1 the "
-    "machine failed (no weights, port in use, a state that could not be stored); 2 wrong usage; 130 stopped "
-    "at once by a second signal."
+    "machine failed (no weights, port in use, a state that could not be stored); 2 wrong usage; 130 or "
+    "143 stopped at once by a second Ctrl-C or SIGTERM."
 )
 
 
