@@ -20,7 +20,13 @@ from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.computing import BatchComputing
 from ramen.serve.engine.decoding_threads import DecodingThreads
-from ramen.serve.engine.errors import BadRequestError, EngineError, StoppingError, StreamExistsError
+from ramen.serve.engine.errors import (
+    BadRequestError,
+    EngineError,
+    StoppingError,
+    StreamElsewhereError,
+    StreamExistsError,
+)
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_class_names, check_stream_name
 from ramen.serve.engine.rates import Rates
@@ -232,6 +238,23 @@ class Engine:
         with self._held(name) as stream:
             self._residency.remove(stream)
         self._room.withdraw_all(stream, unknown_stream(name))
+        self._ids.forget(stream.serial)
+
+    def release(self, name: str) -> None:
+        """Leave a stream to other processes: its state is written, its lock released.
+
+        Nothing happens if it is not known here. What waits for it gets a StreamElsewhereError. If it is asked
+        for again, it is looked up on the disk, as another process has left it.
+        """
+        stream = self._table.known(check_stream_name(name))
+        if stream is None:
+            return
+        with self._room.held(stream):
+            if stream.gone:
+                return
+            self._residency.park(stream)
+            self._table.discard(stream)
+        self._room.withdraw_all(stream, StreamElsewhereError(f"stream {name!r} is left to another process"))
         self._ids.forget(stream.serial)
 
     def set_classes(self, name: str, classes: Sequence[str]) -> StreamInfo:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections import OrderedDict
@@ -46,15 +47,15 @@ _log = logging.getLogger("ramen")
 class RayBackend:
     """Sends each request to the replica that holds its stream; implements ``ramen.serve.http.Backend``.
 
-    A request that a replica has refused, or that was never sent, is tried again until its time is up. One that
-    was sent to a replica that ended before it answered is never tried again: it may have been learned from.
+    A request that a replica has refused, or that was never sent, is tried again until its time is up. One
+    that was sent to a replica that ended before it answered is not: it may have been learned from.
 
     Args:
         replicas: The deployment of ``StreamReplica``.
         model: What it serves.
     """
 
-    def __init__(self, replicas: DeploymentHandle, model: ServedModel) -> None:
+    def __init__(self, replicas: DeploymentHandle[Any], model: ServedModel) -> None:
         self._replicas, self._model = replicas, model
         self._statistics = MergedStatistics()
         self._ready_until = 0.0
@@ -62,7 +63,7 @@ class RayBackend:
         self._places: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     @classmethod
-    async def connect(cls, replicas: DeploymentHandle) -> "RayBackend":
+    async def connect(cls, replicas: DeploymentHandle[Any]) -> "RayBackend":
         """Wait until a replica is there, and ask it what it serves."""
         return cls(replicas, await replicas.options(method_name="model").remote())
 
@@ -246,10 +247,10 @@ class RayBackend:
         except (TimeoutError, RayError, RayServeException) as error:
             _log.warning("the replicas do not answer to %r: %s", method, _line(error))
             return []
-        failed = [one for one in said if isinstance(one, BaseException) and not isinstance(one, EngineError)]
-        for error in failed:
-            _log.warning("a replica does not answer to %r: %s", method, _line(error))
-        return [one for one in said if not any(one is error for error in failed)]
+        failed = [isinstance(one, BaseException) and not isinstance(one, EngineError) for one in said]
+        for one in itertools.compress(said, failed):
+            _log.warning("a replica does not answer to %r: %s", method, _line(one))
+        return [one for one, has_failed in zip(said, failed, strict=True) if not has_failed]
 
 
 async def _answer(response: Any) -> Any:
@@ -275,8 +276,8 @@ def _maybe_done(error: Exception, stream: str) -> EngineError:
         _log.error("a replica failed on a request of stream %s: %s", stream, error)
         return EngineError("the request could not be answered")
     return LostAnswerError(
-        "the replica that worked on the request ended, or could not be reached, before it answered: the request "
-        "may have been carried out, or not"
+        "the replica that worked on the request ended, or could not be reached, before it answered: the "
+        "request may have been carried out, or not"
     )
 
 

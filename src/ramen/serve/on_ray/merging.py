@@ -92,4 +92,3 @@ def merged_streams(reports: Iterable[Sequence[StreamInfo]], limit: int) -> list[
 
 def _freshness(info: StreamInfo) -> tuple[bool, float]:
     return info.resident, info.last_used or 0.0
-

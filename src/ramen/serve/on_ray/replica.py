@@ -74,7 +74,7 @@ class StreamReplica:
         return self._engine.ready()
 
     async def statistics(self) -> tuple[str, EngineStatistics]:
-        """This replica's name and its engine."""
+        """The name of this replica, and its engine."""
         return self.name, await self._backend.statistics()
 
     async def streams(self, after: str, limit: int, prefix: str) -> list[StreamInfo]:
@@ -113,13 +113,11 @@ class StreamReplica:
         """Give a stream other classes."""
         return await self._with_lock(stream, lambda: self._backend.set_classes(stream, classes))
 
-    async def feedback(
-        self, stream: str, labels: Sequence[tuple[str, str]]
-    ) -> FeedbackCounts | EngineError:
+    async def feedback(self, stream: str, labels: Sequence[tuple[str, str]]) -> FeedbackCounts | EngineError:
         """Take true labels; they are matched with answers that this replica has given."""
         return await self._with_lock(stream, lambda: self._backend.feedback(stream, labels))
 
-    async def delete(self, stream: str) -> None | EngineError:
+    async def delete(self, stream: str) -> EngineError | None:
         """Forget the stream and remove its state, also one that cannot be read."""
         return await self._with_lock(stream, lambda: self._backend.delete(stream), may_be_unusable=True)
 
@@ -187,5 +185,3 @@ async def _outcome(work: Awaitable[T]) -> T | EngineError:
         return await work
     except EngineError as error:
         return error
-
-

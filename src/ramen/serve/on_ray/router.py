@@ -14,7 +14,7 @@ def preference(stream: str, replica: str) -> bytes:
     return blake2b(f"{stream}\n{replica}".encode(), digest_size=8).digest()
 
 
-class StreamRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
+class StreamRouter(RequestRouter):
     """Sends the requests of a stream to one replica.
 
     The stream is the request's ``multiplexed_model_id``. The first argument, if there is one, is the replica
