@@ -10,14 +10,9 @@ from ramen.serve.engine.stream_info import FeedbackCounts
 
 _PER_STREAM = 10_000
 _IN_ALL = 1_000_000
+_WIDE, _NARROW = np.int64, np.int32
 _KNOWN = np.dtype(
-    [
-        ("number", np.int64),
-        ("stream", np.int64),
-        ("place", np.int64),
-        ("label", np.int32),
-        ("zero_shot", np.int32),
-    ]
+    [("number", _WIDE), ("stream", _WIDE), ("place", _WIDE), ("label", _NARROW), ("zero_shot", _NARROW)]
 )
 
 

@@ -81,7 +81,7 @@ class Engine:
         self._room = WaitingRoom(settings, self._rates.recent_rate)
         self._table = StreamTable(self._places, settings.max_streams)
         self._residency = Residency(settings, self._room, self._table, self._places, self._methods, failures)
-        self._keeper = Keeper(self._room, self._residency)
+        self._keeper = Keeper(self._room, self._residency, failures)
         self._decoding = DecodingThreads(decoder, settings.decoding_threads, self._room.decoded)
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
         self._computing = BatchComputing(

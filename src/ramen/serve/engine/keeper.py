@@ -3,6 +3,7 @@
 import threading
 import time
 
+from ramen.serve.batch_answers import FailureLog
 from ramen.serve.engine.residency import Residency
 from ramen.serve.engine.stream import Stream
 from ramen.serve.engine.waiting_room import WaitingRoom
@@ -17,10 +18,11 @@ class Keeper:
     Args:
         room: Says who may use a stream.
         residency: Writes.
+        failures: Where errors are logged.
     """
 
-    def __init__(self, room: WaitingRoom, residency: Residency) -> None:
-        self._room, self._residency = room, residency
+    def __init__(self, room: WaitingRoom, residency: Residency, failures: FailureLog) -> None:
+        self._room, self._residency, self._failures = room, residency, failures
         self._lock = threading.Lock()
         self._changed: dict[Stream, float] = {}  # not all on disk; since when its facts are not
         self._ended = threading.Event()
@@ -40,6 +42,8 @@ class Keeper:
                 if self._room.try_hold(stream):
                     try:
                         self._keep_up(stream, since)
+                    except Exception as error:  # no memory for a copy, say: the next look tries again
+                        self._failures.add("what a stream has learned could not be written", error)
                     finally:
                         self._room.release(stream)
 

@@ -35,7 +35,8 @@ def check_class_names(classes: object) -> tuple[str, ...]:
     for name in classes:
         if isinstance(name, str) and len(name) > _LONGEST_CLASS:
             raise BadRequestError(
-                f"classes must have at most {_LONGEST_CLASS} characters each, got {len(name)}: {_quoted(name)}"
+                f"classes must have names of at most {_LONGEST_CLASS} characters, got one of {len(name)}: "
+                f"{_quoted(name)}"
             )
     try:
         return check_classes(classes)

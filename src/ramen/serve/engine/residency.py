@@ -120,10 +120,9 @@ class Residency:
             method = self._methods.create(facts.classes)
             with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
                 store = self._open_store(stream, method)
-                if store is not None and self._has_other_classes(stream, facts):
-                    store.close()
-                    continue
+            if store is None or not self._has_other_classes(stream, facts):
                 return self._enter(stream, facts, method, store)
+            store.close()
         raise StreamElsewhereError(f"another process is changing stream {stream.name!r}")
 
     def current_facts(self, stream: Stream) -> StreamFacts:
@@ -202,19 +201,20 @@ class Residency:
     def _reserve(self, needed: int) -> bool:
         with self._lock:
             alone = not self._residents and not self._reserved
-            if not alone and self._exceeds(needed):
+            if not alone and self._exceeds(needed, 1):
                 return False
             self._reserved.append(needed)
             return True
 
-    def _exceeds(self, needed: int) -> bool:
-        taken = self.bytes + sum(self._reserved) + needed
-        count = len(self._residents) + len(self._reserved) + (needed > 0)
+    def _exceeds(self, more_bytes: int = 0, more_streams: int = 0) -> bool:
+        """Whether all streams, and so much more, take more than they may."""
+        taken = self.bytes + sum(self._reserved) + more_bytes
+        count = len(self._residents) + len(self._reserved) + more_streams
         return taken > self._settings.streams_budget or count > self._most
 
     def trim(self) -> None:
         """Put streams to disk that nobody needs now, as long as all together take too much."""
-        while self._exceeds(0) and self._park_one(also_waiting=False):
+        while self._exceeds() and self._park_one(also_waiting=False):
             pass
 
     def _park_one(self, *, also_waiting: bool) -> bool:

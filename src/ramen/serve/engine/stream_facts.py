@@ -36,7 +36,7 @@ class StreamFacts:
     changed: int = 0
     fallbacks: int = 0
     errors: int = 0
-    feedback: FeedbackCounts = FeedbackCounts()
+    feedback: FeedbackCounts = field(default_factory=FeedbackCounts)
     memory_bytes: int = 0
 
     def with_answers(self, results: list[Result], fallbacks: int) -> "StreamFacts":

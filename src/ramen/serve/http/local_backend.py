@@ -11,6 +11,7 @@ from ramen.serve.engine.ticket import Ticket
 from ramen.serve.http.backend import ServedModel
 
 _Value = TypeVar("_Value")
+_Answers = asyncio.Future[list[StreamAnswer]]
 
 
 class LocalBackend:
@@ -63,9 +64,7 @@ class LocalBackend:
             submitting.add_done_callback(_cancel_submitted)
             raise
 
-    async def _last_wait(
-        self, ticket: Ticket, answers: "asyncio.Future[list[StreamAnswer]]"
-    ) -> list[StreamAnswer]:
+    async def _last_wait(self, ticket: Ticket, answers: _Answers) -> list[StreamAnswer]:
         try:
             return await asyncio.shield(answers)
         except asyncio.CancelledError:
@@ -123,13 +122,13 @@ async def _in_a_thread(work: Callable[[], _Value]) -> _Value:
     return await asyncio.to_thread(work)
 
 
-def _abandon(ticket: Ticket, answers: "asyncio.Future[list[StreamAnswer]]") -> None:
+def _abandon(ticket: Ticket, answers: _Answers) -> None:
     """Nobody waits for these answers any more."""
     ticket.cancel()
     answers.add_done_callback(_look_at)
 
 
-def _look_at(answers: "asyncio.Future[list[StreamAnswer]]") -> None:
+def _look_at(answers: _Answers) -> None:
     if not answers.cancelled():
         answers.exception()  # otherwise asyncio logs that nobody has asked for it
 
