@@ -151,8 +151,7 @@ def deployment_of_replicas(request: ServeRequest, scaling: Scaling) -> Deploymen
                 target_ongoing_requests=request.engine.max_batch,  # fewer would not fill a batch
             )
         }
-    return serve.deployment(
-        StreamReplica,
+    make = serve.deployment(
         name="streams",
         ray_actor_options={"num_cpus": scaling.cpus_per_replica, "num_gpus": scaling.gpus_per_replica},
         # The engine refuses what is too much, with an error that says so; Ray would let it wait.
@@ -163,12 +162,12 @@ def deployment_of_replicas(request: ServeRequest, scaling: Scaling) -> Deploymen
         request_router_config={"request_router_class": _ROUTER},
         **options,
     )
+    return make(StreamReplica)
 
 
 def deployment_of_ingress(request: ServeRequest, scaling: Scaling) -> Deployment:
     """The deployment that speaks HTTP."""
-    return serve.deployment(
-        ASGI_INGRESS,
+    make = serve.deployment(
         name="http",
         num_replicas=scaling.ingress_replicas,
         ray_actor_options={"num_cpus": 0},
@@ -176,3 +175,4 @@ def deployment_of_ingress(request: ServeRequest, scaling: Scaling) -> Deployment
         graceful_shutdown_timeout_s=request.http.max_timeout_ms / 1000 + 5,
         graceful_shutdown_wait_loop_s=0.5,
     )
+    return make(ASGI_INGRESS)

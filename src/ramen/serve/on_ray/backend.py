@@ -158,6 +158,7 @@ class RayBackend:
         patience = time.monotonic() + _PATIENCE if until is None else until
         pause, place = _FIRST_PAUSE, self._place(stream)
         while True:
+            self._left(until)
             outcome = await self._send(method, stream, place, arguments, until, patience)
             if not isinstance(outcome, (StreamElsewhereError, StoppingError)):
                 break

@@ -46,8 +46,9 @@ def serve_on_ray(request: ServeRequest, scaling: Scaling, announce: Callable[[st
 
 def _start_ray(scaling: Scaling) -> None:
     """Join the cluster that RAY_ADDRESS names; without it, start Ray on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless asked for
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=True)
+        ray.init()
         return
     needed = scaling.most * scaling.cpus_per_replica + _FRONT_CPUS
     ray.init(
