@@ -3,11 +3,8 @@
 import asyncio
 import base64
 import io
-import os
-import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,4 +223,4 @@ def test_the_http_api_is_served_by_rays_proxy(proxy_port, backend, run):
         assert "ramen_" in client.get("/metrics").text
         with client.stream("GET", "/v1/events") as events:
             lines = events.iter_lines()
-            assert next(line for line in lines if line.startswith("data:")).startswith('data:')
+            assert next(line for line in lines if line.startswith("data:")).startswith("data:")

@@ -26,9 +26,9 @@ from ray.serve.config import AutoscalingConfig
 
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.serve.classify_run import TINY, load_classifier
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.settings import HttpSettings
+from ramen.serve.model_loading import TINY, load_classifier
 from ramen.serve.on_ray.ingress import ASGI_INGRESS
 from ramen.serve.on_ray.replica import ReplicaPlan, StreamReplica
 from ramen.serve.on_ray.scaling import Scaling

@@ -1,0 +1,175 @@
+"""Replicas that are killed, stopped and added under load."""
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramen import testing
+from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.errors import LostAnswerError, UnavailableError
+from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.on_ray.backend import RayBackend
+from tests.helpers.learned_histories import LearnedHistory, check_answers
+from tests.helpers.ray_machine import PARAMETERS, SETTINGS, run_application, small_request
+from tests.helpers.sent_images import sent
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
+
+pytestmark = pytest.mark.xdist_group("ray")
+STREAMS, KILLS = (20, 12) if RUN_SLOW_TESTS else (4, 1)
+PATIENCE = 240.0  # seconds; only a failure takes so long
+MOST_LOST = 2  # images of a stream with save_every="batch": the last answer, and the one being written
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def replicas(proxy_port: int, state: Path) -> Any:
+    return run_application(small_request(state))
+
+
+class Load:
+    """Clients of several streams, each of which sends one image after the other."""
+
+    def __init__(self, backend: RayBackend, streams: Sequence[str]) -> None:
+        self.backend = backend
+        self.histories = {stream: LearnedHistory() for stream in streams}
+        self.unanswered = 0
+        self._stopped = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """A block during which they send."""
+        tasks = [asyncio.create_task(self._send(*item)) for item in self.histories.items()]
+        try:
+            yield
+        finally:
+            self._stopped = True
+            await asyncio.gather(*tasks)
+
+    async def _send(self, stream: str, history: LearnedHistory) -> None:
+        for seed in itertools.count():
+            if self._stopped:
+                return
+            try:
+                (answer,) = await self.backend.classify(stream, sent(seed), timeout=PATIENCE)
+            except LostAnswerError:
+                self.unanswered += 1
+                history.lost = seed
+            else:
+                history.add(seed, answer)
+
+    async def until_all_have(self, answers: int) -> None:
+        """Wait until each stream has got so many more answers."""
+        aims = {stream: len(history.answers) + answers for stream, history in self.histories.items()}
+        await until(lambda: all(len(self.histories[s].answers) >= aim for s, aim in aims.items()))
+
+    def check(self) -> None:
+        """Every answer was right."""
+        with Engine(
+            testing.small_classifier(), EngineSettings(**SETTINGS), parameters=PARAMETERS
+        ) as engine:
+            check_answers(list(self.histories.values()), engine)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < PATIENCE
+        await asyncio.sleep(0.05)
+
+
+async def names_of_replicas(backend: RayBackend) -> set[str]:
+    return set(dict(await backend._everyone("statistics")))
+
+
+async def until_there_are(backend: RayBackend, count: int, *, without: str = "") -> set[str]:
+    started = time.monotonic()
+    while True:
+        names = await names_of_replicas(backend)
+        if len(names) == count and without not in names:
+            return names
+        assert time.monotonic() - started < PATIENCE
+        await asyncio.sleep(0.2)
+
+
+def holder(state: Path, stream: str) -> int:
+    """The process that has locked the state of a stream."""
+    pid: int = json.loads((state / "streams" / stream / "lock").read_text())["pid"]
+    return pid
+
+
+def test_killed_replicas_lose_no_more_than_the_store_promises(replicas, state):
+    async def scenario() -> Load:
+        load = Load(await RayBackend.connect(replicas), [f"killed-{number}" for number in range(STREAMS)])
+        async with load.running():
+            await load.until_all_have(5)
+            for _ in range(KILLS):
+                before = await until_there_are(load.backend, 2)
+                os.kill(holder(state, random.choice(list(load.histories))), signal.SIGKILL)
+                await load.until_all_have(5)
+                await until(lambda: load.backend is not None)
+                started = time.monotonic()
+                while len((await names_of_replicas(load.backend)) - before) < 1:
+                    assert time.monotonic() - started < PATIENCE
+                    await asyncio.sleep(0.2)
+            await load.until_all_have(3)
+        return load
+
+    load = asyncio.run(scenario())
+    rollbacks = [lost for history in load.histories.values() for lost in history.rollbacks]
+    assert all(lost <= MOST_LOST for lost in rollbacks)
+    assert load.unanswered <= KILLS * STREAMS  # those that were being answered, and no others
+    load.check()
+
+
+def test_nothing_is_lost_when_replicas_are_stopped_and_added(replicas, state):
+    async def scenario() -> Load:
+        load = Load(await RayBackend.connect(replicas), [f"scaled-{number}" for number in range(STREAMS)])
+        async with load.running():
+            await load.until_all_have(3)
+            before = {holder(state, stream) for stream in load.histories}
+            for count in (1, 2):
+                await asyncio.to_thread(run_application, small_request(state), replicas=count)
+                await until_there_are(load.backend, count)
+                await load.until_all_have(3)
+            started = time.monotonic()
+            while len(now := {holder(state, stream) for stream in load.histories}) < 2:  # streams move
+                assert time.monotonic() - started < PATIENCE
+                await asyncio.sleep(0.2)
+            assert now != before
+            await load.until_all_have(3)
+        return load
+
+    load = asyncio.run(scenario())
+    assert load.unanswered == 0
+    assert not any(history.rollbacks for history in load.histories.values())
+    load.check()
+
+
+def test_a_stream_whose_state_is_used_by_somebody_else_is_unavailable(replicas, state):
+    async def scenario(engine: Engine) -> None:
+        backend = await RayBackend.connect(replicas)
+        engine.submit("foreign", sent(1)).future.result(PATIENCE)
+        with pytest.raises(UnavailableError, match="nothing was learned") as caught:
+            await backend.classify("foreign", sent(2), timeout=1.0)
+        assert caught.value.retry_after > 0
+        engine.release("foreign")
+        (answer,) = await backend.classify("foreign", sent(2))
+        assert answer.result.state_version == 2
+
+    settings = EngineSettings(**{**SETTINGS, "state": str(state)})
+    with Engine(testing.small_classifier(), settings, parameters=PARAMETERS) as engine:
+        asyncio.run(scenario(engine))
