@@ -161,6 +161,7 @@ class Engine:
                 for ticket in batch:
                     if not ticket.future.done():
                         ticket.future.set_exception(EngineError("the request could not be answered"))
+            self._residency.trim(dict.fromkeys(ticket.stream for ticket in batch))
             self._room.finish(batch)
 
     def _computed(self, batch: Sequence[Ticket]) -> None:

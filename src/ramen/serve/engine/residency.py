@@ -212,10 +212,23 @@ class Residency:
         count = len(self._residents) + len(self._reserved) + more_streams
         return taken > self._settings.streams_budget or count > self._most
 
-    def trim(self) -> None:
-        """Put streams to disk that nobody needs now, as long as all together take too much."""
+    def trim(self, answered: Iterable[Stream] = ()) -> None:
+        """Put streams to disk that nobody needs now, as long as all together take too much.
+
+        Args:
+            answered: Streams of a batch that has just been answered, which may go too if all others wait for
+                their turn; held by the caller.
+        """
         while self._exceeds() and self._park_one(also_waiting=False):
             pass
+        for stream in answered:
+            if len(self) > 1 and self._exceeds():
+                self.park(stream)
+                self._request_if_needed(stream)
+
+    def _request_if_needed(self, stream: Stream) -> None:
+        if self._room.has_tickets(stream):
+            self.request(stream)
 
     def _park_one(self, *, also_waiting: bool) -> bool:
         stream = self._hold_victim(also_waiting)
@@ -225,8 +238,7 @@ class Residency:
             self.park(stream)
         finally:
             self._room.release(stream)
-        if self._room.has_tickets(stream):
-            self.request(stream)
+        self._request_if_needed(stream)
         return True
 
     def _hold_victim(self, also_waiting: bool) -> Stream | None:

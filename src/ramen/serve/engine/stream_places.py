@@ -40,8 +40,14 @@ class StreamPlaces(ABC):
         """The facts of a stream; None if there is no such stream."""
 
     @abstractmethod
-    def write(self, name: str, facts: bytes) -> None:
-        """Replace the facts of a stream, completely or not at all."""
+    def write(self, name: str, facts: bytes, *, durable: bool) -> None:
+        """Replace the facts of a stream, completely or not at all.
+
+        Args:
+            name: Of the stream.
+            facts: The new ones.
+            durable: Whether they must survive a power cut, for which the disk takes its time.
+        """
 
     @abstractmethod
     def remove_state(self, name: str) -> None:
@@ -79,12 +85,12 @@ class LocalPlaces(StreamPlaces):
         """From a file."""
         try:
             return (self._folder / name / _FACTS).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, name: str, facts: bytes) -> None:
+    def write(self, name: str, facts: bytes, *, durable: bool) -> None:
         """To a file that replaces the old one."""
-        with atomic_write(self._folder / name / _FACTS) as file:
+        with atomic_write(self._folder / name / _FACTS, durable=durable) as file:
             file.write(facts)
 
     def remove_state(self, name: str) -> None:
@@ -132,8 +138,8 @@ class RemotePlaces(StreamPlaces):
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, facts: bytes) -> None:
-        """To an object."""
+    def write(self, name: str, facts: bytes, *, durable: bool) -> None:
+        """To an object, which always is durable."""
         self._files.makedirs(f"{self._path}/{name}", exist_ok=True)
         self._files.pipe_file(f"{self._path}/{name}/{_FACTS}", facts)
 

@@ -113,8 +113,10 @@ class StreamTable:
     def write_facts(self, stream: Stream) -> None:
         """Store what is known of a stream."""
         stream.unwritten = False
+        facts = self.facts(stream)
         try:
-            self._places.write(stream.name, self.facts(stream).to_json())
+            # without classes of its own, a stream is only its counts
+            self._places.write(stream.name, facts.to_json(), durable=facts.classes is not None)
         except Exception:
             stream.unwritten = True
             raise
