@@ -44,7 +44,7 @@ class LearnedHistory:
 
 
 def check_answers(histories: Sequence[LearnedHistory], engine: Engine) -> None:
-    """Every answer is what ``engine``, which is never killed, says to the images that were learned by then."""
+    """Every answer is what ``engine``, which is never killed, says after the same images."""
     for stream, history in enumerate(histories):
         previous: tuple[int, ...] = ()
         life = 0

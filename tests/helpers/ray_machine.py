@@ -14,10 +14,9 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.serve_run import ServeRequest
+from tests.serve.engine.engines import PARAMETERS
 
-PARAMETERS = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"}
 SETTINGS: dict[str, Any] = {"max_batch": 4, "max_delay_ms": 1.0, "invariant": True, "save_every": "batch"}
-PATIENCE = 60.0  # seconds; only a failure takes so long
 
 
 @contextmanager

@@ -3,17 +3,19 @@
 import asyncio
 import base64
 import io
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from ray import serve
 
 from ramen import testing
+from ramen.data.drawings.shapes import OBJECTS
 from ramen.serve.engine.answers import StreamAnswer
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.errors import (
@@ -24,23 +26,16 @@ from ramen.serve.engine.errors import (
     UnknownStreamError,
 )
 from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.http.tokens import create_token
+from ramen.serve.on_ray.app import RayServeArguments, build
 from ramen.serve.on_ray.backend import RayBackend
 from ramen.serve.on_ray.router import preference
-from tests.helpers.ray_machine import PARAMETERS, PATIENCE, SETTINGS, run_application, small_request
+from tests.helpers.ray_machine import SETTINGS
 from tests.helpers.sent_images import pixels, sent
+from tests.serve.engine.engines import PARAMETERS, PATIENCE
 
 pytestmark = pytest.mark.xdist_group("ray")
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("state")
-
-
-@pytest.fixture(scope="module")
-def replicas(proxy_port: int, state: Path) -> Any:
-    return run_application(small_request(state))
 
 
 @pytest.fixture(scope="module")
@@ -154,16 +149,17 @@ def test_more_than_may_wait_is_refused(backend, run):
 
 def test_a_caller_that_goes_away_takes_its_waiting_images_along(backend, run):
     async def leave() -> None:
+        await backend.classify("gone", sent(0))  # which opens it
         requests = [asyncio.ensure_future(backend.classify("gone", sent(1, 2))) for _ in range(30)]
         await requests[0]
         for one in requests:
             one.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
 
+    before = run(backend.statistics()).cancelled
     run(leave())
-    before = run(backend.statistics())
-    assert before.cancelled > 0
-    assert run(backend.stream("gone")).images < 60
+    assert run(backend.statistics()).cancelled > before
+    assert run(backend.stream("gone")).images < 61
 
 
 def test_streams_are_managed_where_they_are(backend, run, state):
@@ -198,7 +194,7 @@ def test_statistics_are_those_of_all_replicas(backend, run):
     assert run(backend.ready())
 
 
-def jpeg(seed: int) -> bytes:
+def png(seed: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels(seed)).save(file, "PNG")
     return file.getvalue()
@@ -208,7 +204,7 @@ def test_the_http_api_is_served_by_rays_proxy(proxy_port, backend, run):
     with httpx.Client(base_url=f"http://127.0.0.1:{proxy_port}", timeout=PATIENCE) as client:
         assert client.get("/readyz").json() == {"status": "ready"}
         assert client.get("/v1/model").json()["name"] == "small"
-        body = {"images": [{"key": str(n), "data": base64.b64encode(jpeg(n)).decode()} for n in (1, 2)]}
+        body = {"images": [{"key": str(n), "data": base64.b64encode(png(n)).decode()} for n in (1, 2)]}
         reply = client.post("/v1/streams/web/classify", json=body, params={"probabilities": "all"})
         assert reply.status_code == 200
         oracle = expected([1, 2])
@@ -223,4 +219,28 @@ def test_the_http_api_is_served_by_rays_proxy(proxy_port, backend, run):
         assert "ramen_" in client.get("/metrics").text
         with client.stream("GET", "/v1/events") as events:
             lines = events.iter_lines()
-            assert next(line for line in lines if line.startswith("data:")).startswith("data:")
+            assert json.loads(next(line for line in lines if line.startswith("data:"))[5:])["images"] > 0
+
+
+def test_a_config_files_application_serves_the_tiny_model_to_those_with_a_token(proxy_port, tmp_path):
+    tokens = tmp_path / "tokens.json"
+    token = create_token(tokens, "camera", ["classify"], ["camera-*"])
+    arguments = RayServeArguments(
+        tokens=tokens,
+        engine={"state": str(tmp_path / "state"), "max_batch": 4},
+        scaling={"replicas": 1, "cpus_per_replica": 0.5},
+    )
+    serve.run(build(arguments), name="tiny", route_prefix="/tiny")
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{proxy_port}/tiny", timeout=PATIENCE) as client:
+            path, sending = "/v1/streams/camera-1/classify", {"Content-Type": "image/png"}
+            assert client.post(path, content=png(1), headers=sending).status_code == 401
+            sending["Authorization"] = f"Bearer {token}"
+            reply = client.post(path, content=png(1), headers=sending)
+            assert reply.status_code == 200
+            assert reply.json()["answers"][0]["label"] in OBJECTS
+            other = client.post("/v1/streams/other/classify", content=png(1), headers=sending)
+            assert other.status_code == 403
+            assert client.get("/v1/statistics", headers=sending).status_code == 403
+    finally:
+        serve.delete("tiny")

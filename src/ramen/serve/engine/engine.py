@@ -244,8 +244,8 @@ class Engine:
     def release(self, name: str) -> None:
         """Leave a stream to other processes: its state is written, its lock released.
 
-        Nothing happens if it is not known here. What waits for it gets a StreamElsewhereError. If it is asked
-        for again, it is looked up on the disk, as another process has left it.
+        Nothing happens if it is not known here. What waits for it gets a StreamElsewhereError. When it is
+        asked for again, it is opened as another process has left it; one that was deleted is forgotten.
         """
         stream = self._table.known(check_stream_name(name))
         if stream is None:
@@ -254,9 +254,10 @@ class Engine:
             if stream.gone:
                 return
             self._residency.park(stream)
-            self._table.discard(stream)
+            self._forget_answers(stream)
+            if not stream.is_new and self._places.read(name) is None:
+                self._table.discard(stream)
         self._room.withdraw_all(stream, StreamElsewhereError(f"stream {name!r} is left to another process"))
-        self._ids.forget(stream.serial)
 
     def set_classes(self, name: str, classes: Sequence[str]) -> StreamInfo:
         """Give a stream other classes; what it learned with the old ones is forgotten."""

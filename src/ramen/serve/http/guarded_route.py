@@ -28,8 +28,8 @@ _MEANINGS = {
     415: "The content type, or a compressed body, is not accepted.",
     422: "The request makes no sense; the message says what is expected.",
     429: "Too much is waiting: try again after `Retry-After` seconds.",
-    503: "The server is being stopped, or is not ready; with the code `answer_lost`, the process that worked on "
-    "the request has ended, and may have learned from it.",
+    503: "The server is being stopped, or is not ready. With the code `answer_lost`: the process that worked "
+    "on the request has ended, and may have carried it out.",
     504: "Not answered in time; nothing was learned from the images.",
 }
 _OF_ANY_BODY = (400, 413, 415, 422, 429, 504)
