@@ -75,7 +75,7 @@ def test_without_replicas_a_request_is_refused_in_time(choosing):
 
 def test_a_defect_of_a_replica_is_an_error_without_details(caplog):
     error = RayTaskError("classify", "a traceback with secrets", ValueError("secret"))
-    with pytest.raises(errors.EngineError, match="^the request could not be answered$"):
+    with pytest.raises(errors.EngineError, match=r"^the request could not be answered$"):
         classify(FakeHandle([error]))
     assert "secrets" in caplog.text
 
