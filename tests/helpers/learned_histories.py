@@ -1,15 +1,16 @@
 """Follows what a stream has learned, while the processes that hold it are killed, and checks every answer."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ramen.serve.engine.answers import StreamAnswer
 from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.ticket import Ticket
 from tests.helpers.sent_images import sent
-
-PATIENCE = 120  # seconds; only a failure takes so long
+from tests.serve.engine.engines import PATIENCE
 
 
 @dataclass
@@ -45,15 +46,25 @@ class LearnedHistory:
 
 def check_answers(histories: Sequence[LearnedHistory], engine: Engine) -> None:
     """Every answer is what ``engine``, which is never killed, says after the same images."""
-    for stream, history in enumerate(histories):
-        previous: tuple[int, ...] = ()
-        life = 0
-        for learned, answer in history.answers:
-            if learned[:-1] != previous:  # some were forgotten: begin again with those that were not
-                life += 1
-                for seed in learned[:-1]:
-                    engine.submit(f"{stream}-{life}", sent(seed)).future.result(PATIENCE)
-            (expected,) = engine.submit(f"{stream}-{life}", sent(learned[-1])).future.result(PATIENCE)
-            assert answer.result == expected.result
-            np.testing.assert_array_equal(answer.probabilities, expected.probabilities)
-            previous = learned
+    replays = [_replay(str(number), history, engine) for number, history in enumerate(histories)]
+    for tickets in itertools.zip_longest(*replays):  # one image of each stream at a time: they share passes
+        for ticket in tickets:
+            if ticket is not None:
+                ticket.future.result(PATIENCE)
+
+
+def _replay(name: str, history: LearnedHistory, engine: Engine) -> Iterator[Ticket]:
+    """Tickets for the images that were learned from; each has been answered before the next is asked for."""
+    previous: tuple[int, ...] = ()
+    life = 0
+    for learned, answer in history.answers:
+        if learned[:-1] != previous:  # some were forgotten: begin again with those that were not
+            life += 1
+            for seed in learned[:-1]:
+                yield engine.submit(f"{name}-{life}", sent(seed))
+        ticket = engine.submit(f"{name}-{life}", sent(learned[-1]))
+        yield ticket
+        (expected,) = ticket.future.result()
+        assert answer.result == expected.result
+        np.testing.assert_array_equal(answer.probabilities, expected.probabilities)
+        previous = learned

@@ -16,7 +16,13 @@ from ramen.serve.http.settings import HttpSettings
 from ramen.serve.serve_run import ServeRequest
 from tests.serve.engine.engines import PARAMETERS
 
-SETTINGS: dict[str, Any] = {"max_batch": 4, "max_delay_ms": 1.0, "invariant": True, "save_every": "batch"}
+SETTINGS: dict[str, Any] = {
+    "max_batch": 4,
+    "max_delay_ms": 1.0,
+    "max_queue_images": 64,
+    "invariant": True,
+    "save_every": "batch",
+}
 
 
 @contextmanager
@@ -79,5 +85,17 @@ def run_application(
     from ramen.serve.on_ray.scaling import Scaling
 
     scaling = Scaling(replicas=replicas, cpus_per_replica=0.5)
-    serve.run(application(request, scaling, load), name=NAME, route_prefix="/")
+    serve.run(application(request, scaling, load), name=NAME, route_prefix="/", external_scaler_enabled=True)
     return serve.get_deployment_handle("streams", NAME)
+
+
+def scale(replicas: int) -> None:
+    """Change how many replicas there are, as autoscaling does."""
+    import ray
+    from ray.serve._private.api import _get_global_client
+    from ray.serve._private.common import DeploymentID
+
+    from ramen.serve.on_ray.app import NAME
+
+    controller = _get_global_client()._controller
+    ray.get(controller.update_deployment_replicas.remote(DeploymentID("streams", NAME), replicas))

@@ -10,8 +10,10 @@ from tests.serve.engine.engines import ask, engine, make
 from tests.serve.engine.test_engine import by_hand
 
 
-def test_another_engine_continues_where_one_has_stopped(clf, tmp_path: Path) -> None:
-    with engine(clf, state=str(tmp_path)) as one, engine(clf, state=str(tmp_path)) as other:
+@pytest.mark.parametrize("scheme", ["", "file://"], ids=["folder", "url"])
+def test_another_engine_continues_where_one_has_stopped(clf, tmp_path: Path, scheme: str) -> None:
+    state = f"{scheme}{tmp_path}"
+    with engine(clf, state=state) as one, engine(clf, state=state) as other:
         results = [ask(one, "a", seed)[0].result for seed in range(5)]
         with pytest.raises(StreamElsewhereError):
             ask(other, "a", 5)

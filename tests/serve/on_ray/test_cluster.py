@@ -137,7 +137,7 @@ def test_errors_of_replicas_arrive_as_they_are(backend, run):
 
 def test_more_than_may_wait_is_refused(backend, run):
     async def flood() -> list[Any]:
-        requests = [backend.classify("flood", sent(1, 2, 3, 4)) for _ in range(400)]
+        requests = [backend.classify("flood", sent(1, 2, 3, 4)) for _ in range(60)]
         return await asyncio.gather(*requests, return_exceptions=True)
 
     outcomes = run(flood())
@@ -189,7 +189,7 @@ def test_statistics_are_those_of_all_replicas(backend, run):
     after = run(backend.statistics())
     assert after.images - before.images == 6
     assert after.requests - before.requests == 6
-    assert after.queue_images == 2 * EngineSettings().max_queue_images
+    assert after.queue_images == 2 * SETTINGS["max_queue_images"]
     assert after.latency_ms["p99"] > 0
     assert run(backend.ready())
 

@@ -18,8 +18,9 @@ from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.errors import LostAnswerError, UnavailableError
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.on_ray.backend import RayBackend
+from ramen.serve.on_ray.router import preference
 from tests.helpers.learned_histories import LearnedHistory, check_answers
-from tests.helpers.ray_machine import SETTINGS, run_application, small_request
+from tests.helpers.ray_machine import SETTINGS, run_application, scale, small_request
 from tests.helpers.sent_images import sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.serve.engine.engines import PARAMETERS, PATIENCE
@@ -52,7 +53,7 @@ class Load:
         for seed in itertools.count():
             if self._stopped:
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)  # so few that all can be computed once more
             try:
                 (answer,) = await self.backend.classify(stream, sent(seed), timeout=PATIENCE)
             except LostAnswerError:
@@ -123,18 +124,44 @@ def test_killed_replicas_lose_no_more_than_the_store_promises(replicas, state):
     load.check()
 
 
+def are_where_they_belong(streams: Iterable[str], replicas: Set[str], state: Path) -> bool:
+    """Whether streams are held by the same process if, and only if, they prefer the same replica."""
+    pairs = set()
+    for stream in streams:
+        preferred = max(replicas, key=lambda replica: preference(stream, replica))
+        pairs |= {(preferred, process) for process in holders(state, [stream])}
+    return len(pairs) == len({name for name, _ in pairs}) == len({process for _, process in pairs}) == 2
+
+
 def test_nothing_is_lost_when_replicas_are_stopped_and_added(replicas, state):
     async def scenario() -> Load:
-        load = Load(await RayBackend.connect(replicas), [f"scaled-{number}" for number in range(STREAMS)])
+        # so many that they belong to both replicas, whatever their names are
+        load = Load(await RayBackend.connect(replicas), [f"scaled-{number}" for number in range(20)])
         async with load.running():
             await load.until_all_have(3)
-            before = holders(state, load.histories)
             for count in (1, 2):
-                await asyncio.to_thread(run_application, small_request(state), replicas=count)
-                await until_there_are(load.backend, count)
+                await asyncio.to_thread(scale, count)
+                names = await until_there_are(load.backend, count)
                 await load.until_all_have(3)
-            await until(lambda: len(holders(state, load.histories)) == 2)  # some move to the new one
-            assert holders(state, load.histories) != before
+            await until(lambda: are_where_they_belong(load.histories, names, state))
+            await load.until_all_have(3)
+        return load
+
+    load = asyncio.run(scenario())
+    assert load.unanswered == 0
+    assert not any(history.rollbacks for history in load.histories.values())
+    load.check()
+
+
+@pytest.mark.skipif(not RUN_SLOW_TESTS, reason="starts all replicas again: make test-all")
+def test_nothing_is_lost_when_the_application_is_updated(replicas, state):
+    async def scenario() -> Load:
+        load = Load(await RayBackend.connect(replicas), [f"updated-{number}" for number in range(STREAMS)])
+        async with load.running():
+            await load.until_all_have(3)
+            before = await until_there_are(load.backend, 2)
+            await asyncio.to_thread(run_application, small_request(state))
+            assert not before & await until_there_are(load.backend, 2, other_than=before)
             await load.until_all_have(3)
         return load
 

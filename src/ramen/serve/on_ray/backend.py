@@ -156,16 +156,15 @@ class RayBackend:
         """
         check_stream_name(stream)
         patience = time.monotonic() + _PATIENCE if until is None else until
-        pause, place = _FIRST_PAUSE, self._place(stream)
+        pause, place = 0.0, self._place(stream)  # the first time, it is known at once where to ask
         while True:
             self._left(until)
             outcome = await self._send(method, stream, place, arguments, until, patience)
             if not isinstance(outcome, (StreamElsewhereError, StoppingError)):
                 break
             place = await self._holder(stream)
-            if place is None:  # free now, or its replica is being stopped
-                await self._wait(outcome, pause, patience)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            await self._wait(outcome, pause, patience)
+            pause = min(2 * pause + _FIRST_PAUSE, _LONGEST_PAUSE)
         if isinstance(outcome, EngineError):
             raise outcome
         return outcome
