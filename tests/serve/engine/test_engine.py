@@ -131,6 +131,11 @@ def test_requests_that_make_no_sense_are_refused(clf) -> None:
             where.submit("b", sent(1))
         assert len(ask(where, "a", 1)) == 1
         assert where.statistics().streams == 1
+    with engine(clf, max_queue_images=3, max_queue_bytes=5000) as where:
+        with pytest.raises(BadRequestError, match="1 to 3 images, got 4"):
+            where.submit("a", sent(*range(4)))
+        with pytest.raises(BadRequestError, match="at most 5000 bytes, got 6144"):
+            where.submit("a", sent(1, 2))
 
 
 def test_cancelled_and_expired_images_leave_no_trace(clf) -> None:

@@ -211,3 +211,29 @@ def test_the_number_of_streams_is_limited(clf) -> None:
                 attempt()
         where.delete("a")
         assert ask(where, "c", 1)
+
+
+def test_streams_of_other_processes_are_listed(clf, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("ramen.serve.engine.stream_table._LOOK_EVERY", 0.0)
+    with (
+        engine(clf, state=str(tmp_path)) as one,
+        engine(clf, state=str(tmp_path), create_on_use=False) as other,
+    ):
+        ask(one, "a", 1)
+        ask(one, "b", 1)
+        assert [info.name for info in other.streams()] == ["a", "b"]
+        one.delete("a")
+        assert [info.name for info in other.streams()] == ["b"]
+        ask(one, "c", 1)
+        one.close()
+        assert ask(other, "c", 2)[0].result.state_version == 2
+
+
+def test_few_stores_are_open_at_a_time(clf, monkeypatch) -> None:
+    """Each needs a file, and a process may have so many and no more."""
+    monkeypatch.setattr("ramen.serve.engine.stream_places._MOST_OPEN", 3)
+    with engine(clf) as where:
+        for name in "abcdef":
+            ask(where, name, 1)
+            assert where.statistics().resident_streams <= 3
+        assert ask(where, "a", 2)[0].result.state_version == 2

@@ -11,8 +11,8 @@ import pytest
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.errors import DeadlineError, OverloadedError, StoppingError
+from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream import Stream
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.engine.waiting_room import WaitingRoom
 
@@ -24,16 +24,21 @@ def room(rate: float = 0.0, **settings: Any) -> WaitingRoom:
     return WaitingRoom(EngineSettings(**{"max_delay_ms": 0.0, "max_batch": 4, **settings}), lambda: rate)
 
 
-def stream(name: str = "a", *, resident: bool = True) -> Stream:
-    made = Stream(name)
+def stream(name: str = "a", *, resident: bool = True) -> ServedStream:
+    made = ServedStream(name)
     made.resident = RESIDENT if resident else None
     return made
 
 
 def admit(
-    where: WaitingRoom, owner: Stream, images: int = 1, *, nbytes: int = 10, decoded: bool = True, **more: Any
+    where: WaitingRoom,
+    owner: ServedStream,
+    images: int = 1,
+    *,
+    decoded: bool = True,
+    **more: Any,
 ) -> Ticket:
-    sent = [SentImage(f"{owner.name}{n}", bytes(nbytes)) for n in range(images)]
+    sent = [SentImage(f"{owner.name}{n}", bytes(10)) for n in range(images)]
     ticket = Ticket(owner, sent, more.get("timeout"), where)
     where.admit(ticket)
     if decoded:

@@ -1,5 +1,6 @@
 """Where the streams of an engine are stored: a folder of this machine, or a URL that fsspec reaches."""
 
+import resource
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -13,6 +14,8 @@ from ramen.utils.atomic_files import atomic_write, make_folder
 
 _STREAMS = "streams"
 _FACTS = "stream.json"
+_MOST_OPEN = 4096  # each has a file for its lock
+_MOST_LEASES = 256  # each has a thread that renews it
 
 
 def open_places(state: str | None) -> "StreamPlaces":
@@ -25,7 +28,15 @@ def open_places(state: str | None) -> "StreamPlaces":
 
 
 class StreamPlaces(ABC):
-    """One folder per stream, with the state of its method and its facts."""
+    """One folder per stream, with the state of its method and its facts.
+
+    Attributes:
+        most_open: How many stores may be open at a time.
+        shared: Whether other processes may use the place too.
+    """
+
+    most_open: int
+    shared: bool
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -72,6 +83,8 @@ class LocalPlaces(StreamPlaces):
     def __init__(self, folder: Path, *, temporary: bool = False) -> None:
         self._root, self._folder, self._temporary = folder, folder / _STREAMS, temporary
         make_folder(self._folder)
+        self.most_open = min(_MOST_OPEN, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        self.shared = not temporary
 
     def names(self) -> list[str]:
         """Folders with a stream's name."""
@@ -111,6 +124,9 @@ class LocalPlaces(StreamPlaces):
 
 class RemotePlaces(StreamPlaces):
     """Objects below a URL; an object is replaced as a whole."""
+
+    most_open = _MOST_LEASES
+    shared = True
 
     def __init__(self, url: str) -> None:
         self._url = f"{url.rstrip('/')}/{_STREAMS}"
