@@ -315,6 +315,7 @@ UNCERTAIN = {
     "write": httpx.WriteError("reset"),
     "protocol": httpx.RemoteProtocolError("disconnected"),
     "proxy's 503": Reply(503, None),
+    "replica ended": refusal(503, "answer_lost"),
 }
 
 

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from ramen.serve.engine.activity import NO_ACTIVITY
 from ramen.serve.engine.answer_ids import AnswerIds
-from ramen.serve.engine.errors import BadRequestError, EngineError, StoppingError, StreamExistsError
+from ramen.serve.engine.errors import (
+    BadRequestError,
+    EngineError,
+    StoppingError,
+    StreamElsewhereError,
+    StreamExistsError,
+)
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_class_names, check_stream_name
 from ramen.serve.engine.residency import Residency
@@ -110,6 +116,24 @@ class StreamManagement:
             self._residency.remove(stream)
         self._room.withdraw_all(stream, unknown_stream(name))
         self._ids.forget(stream.serial)
+
+    def release(self, name: str) -> None:
+        """Leave a stream to other processes: its state is written, its lock released.
+
+        Nothing happens if it is not known here. What waits for it gets a StreamElsewhereError. When it is
+        asked for again, it is opened as another process has left it; one that was deleted is forgotten.
+        """
+        stream = self._table.known(check_stream_name(name))
+        if stream is None:
+            return
+        with self._room.held(stream):
+            if stream.gone:
+                return
+            self._residency.park(stream)
+            self._forget_answers(stream)
+            if not stream.is_new and self._table.stored_facts(name) is None:
+                self._table.discard(stream)
+        self._room.withdraw_all(stream, StreamElsewhereError(f"stream {name!r} is left to another process"))
 
     def set_classes(self, name: str, classes: Sequence[str]) -> StreamInfo:
         """Give a stream other classes; what it learned with the old ones is forgotten."""

@@ -29,7 +29,8 @@ _MEANINGS = {
     422: "The request makes no sense; the message says what is expected.",
     429: "Too much is waiting: try again after `Retry-After` seconds.",
     500: "The server failed; the message names the request in its log.",
-    503: "The server is being stopped, or is not ready.",
+    503: "The server is being stopped, or is not ready. With the code `answer_lost`: the process that worked "
+    "on the request has ended, and may have carried it out.",
     504: "Not answered in time; nothing was learned from the images.",
 }
 _OF_ANY_BODY = (400, 413, 415, 422, 429, 504)
