@@ -72,8 +72,8 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
         announce: Called with the address once images can be answered.
     """
     request.check()
-    log_to_stderr(request.log_format)
     with bind(request.host, request.port) as bound:  # before the model is loaded, which takes long
+        log_to_stderr(request.log_format)
         url = url_of(bound)
         engine = Engine(
             load_classifier(request),

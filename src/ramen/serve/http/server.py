@@ -67,6 +67,7 @@ class StoppableServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing depends on what a proxy says
                 backlog=_BACKLOG,
                 timeout_graceful_shutdown=service.settings.max_timeout_ms // 1000 + _GRACE,
                 ws="none",
