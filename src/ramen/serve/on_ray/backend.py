@@ -152,7 +152,7 @@ class RayBackend:
             stream: The stream.
             arguments: Further ones.
             until: When nobody wants the answer any more, on the monotonic clock; replicas that answer images
-                are told how much of it is left.
+                get what is left of it.
         """
         check_stream_name(stream)
         patience = time.monotonic() + _PATIENCE if until is None else until
