@@ -1,12 +1,16 @@
-# `make demo` installs everything into .venv and runs the main job; `make test` installs and runs all checks;
-# `make test-all` also runs in full what `make test` shortens.
+# `make demo` installs everything into .venv and runs the main job; `make serve` serves the tiny model at
+# http://127.0.0.1:8000; `make test` installs and runs all checks; `make test-all` also runs in full what
+# `make test` shortens.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint check clean
+.PHONY: demo serve test test-all lint check clean
 
 demo: .venv/installed
 	$(BIN)/ramen demo
+
+serve: .venv/installed
+	$(BIN)/ramen serve --no-auth
 
 test: lint check
 

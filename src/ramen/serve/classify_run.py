@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
@@ -158,7 +158,31 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
         return _report(request, output, stop)
 
 
-def load_classifier(request: ClassifyRequest) -> ZeroShotClassifier:
+class ModelChoice(Protocol):
+    """A model, and the classes that it is for; the fields are those of a ``ClassifyRequest``."""
+
+    @property
+    def model(self) -> str:
+        """A form of ``ramen.models.by_name``."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Class names."""
+
+    @property
+    def templates(self) -> str | tuple[str, ...]:
+        """A set of prompt templates, or templates."""
+
+    @property
+    def device(self) -> str | None:
+        """Where to compute."""
+
+    @property
+    def dtype(self) -> str | None:
+        """Of the encoder's weights."""
+
+
+def load_classifier(request: ModelChoice) -> ZeroShotClassifier:
     """The model for the classes; MissingWeightsError if its weights can neither be found nor downloaded."""
     device, dtype = device_and_dtype_names(request.device, request.dtype)
     try:

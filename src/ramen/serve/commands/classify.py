@@ -168,6 +168,11 @@ def class_names(listed: str | None, file: Path | None) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
+def template_choice(given: list[str]) -> str | tuple[str, ...]:
+    """The set, or the templates, of ``--templates``."""
+    return given[0] if len(given) == 1 and "{}" not in given[0] else tuple(given)
+
+
 def make_request(
     photos: list[str], classes: list[str], settings: list[str], templates: list[str], others: dict[str, Any]
 ) -> "ClassifyRequest":
@@ -187,9 +192,7 @@ def make_request(
     method = others["method"]
     given = {name: value for name, value in others.items() if value is not None}
     if templates:
-        given["templates"] = (
-            templates[0] if len(templates) == 1 and "{}" not in templates[0] else tuple(templates)
-        )
+        given["templates"] = template_choice(templates)
     return ClassifyRequest(
         photos=Photos.from_arguments(photos, sys.stdin.buffer, others["sort_into"]),
         classes=classes,
