@@ -4,13 +4,14 @@ The others belong to 31 other streams, or follow it in the same request: a strea
 that images that come later do not matter.
 """
 
+from typing import Any
+
+from ramen.serve.engine.answers import StreamAnswer
+from ramen.serve.engine.engine import Engine
 from service_checks.logits import Difference, difference
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import Pixels, domain_images, mixed_images, sent
-
-from ramen.serve.engine.answers import StreamAnswer
-from ramen.serve.engine.engine import Engine
 
 TITLE = "the same answer alone and in a batch"
 LARGEST_DIFFERENCE = 1e-4  # of logits, in fp32
@@ -35,7 +36,13 @@ def run(options: CheckOptions, trials: int | None = None, others: int = 31) -> F
             _add(found, difference(seen, answers), name, invariant)
             if how == "other streams":
                 shared = batches == trials
-                found.expect(f"{name}: computed in one batch", f"{trials} of {trials}", shared, f"{batches} batches for {trials} trials", batches)
+                found.expect(
+                    f"{name}: computed in one batch",
+                    f"{trials} of {trials}",
+                    shared,
+                    f"{batches} batches for {trials} trials",
+                    batches,
+                )
     return found
 
 
@@ -61,22 +68,31 @@ def _ask(
     batch = others + 1
     seen = [domain_images(trial, _WARM_UP, size) for trial in range(trials)]
     asked = mixed_images(trials * batch, size, seed=1).reshape(trials, batch, *size, 3)
-    settings = {"max_batch": batch, "invariant": invariant, "max_queue_images": 4 * batch}
-    with options.engine(max_delay_ms=0.0, state=str(options.folder / f"{how} {invariant}"), **settings) as engine:
+    settings: dict[str, Any] = {"max_batch": batch, "invariant": invariant, "max_queue_images": 4 * batch}
+    with options.engine(
+        max_delay_ms=0.0, state=str(options.folder / f"{how} {invariant}"), **settings
+    ) as engine:
         for trial, images in enumerate(seen):
             for first in range(0, _WARM_UP, batch):
                 _answers(engine, f"trial-{trial}", images[first : first + batch])
         if how != "other streams":
             count = 1 if how == "alone" else batch
-            return trials, [_answers(engine, f"trial-{trial}", images[:count])[0] for trial, images in enumerate(asked)]
+            return trials, [
+                _answers(engine, f"trial-{trial}", images[:count])[0] for trial, images in enumerate(asked)
+            ]
         for number in range(1, batch):
             engine.create_stream(f"other-{number}")
-    patient = options.engine(max_delay_ms=10_000.0, state=str(options.folder / f"{how} {invariant}"), **settings)
+    patient = options.engine(
+        max_delay_ms=10_000.0, state=str(options.folder / f"{how} {invariant}"), **settings
+    )
     with patient as engine:  # it waits until a batch is full
         batches = engine.statistics().batches
         answers = []
         for trial, images in enumerate(asked):
-            tickets = [engine.submit(f"other-{number}", sent(images[number : number + 1])) for number in range(1, batch)]
+            tickets = [
+                engine.submit(f"other-{number}", sent(images[number : number + 1]))
+                for number in range(1, batch)
+            ]
             own = engine.submit(f"trial-{trial}", sent(images[:1]))
             answers.append(own.future.result(120)[0])
             for ticket in tickets:

@@ -1,4 +1,4 @@
-"""R8: 64 threads send to several streams. Every answer belongs to its request, none is lost or comes twice."""
+"""R8: 64 threads send to several streams. Every answer belongs to its request; none is lost, none doubled."""
 
 import collections
 import http.client
@@ -42,10 +42,14 @@ def run(options: CheckOptions, threads: int = 64, requests: int | None = None) -
     requests = options.pick(40, 1000) if requests is None else requests
     pixels = mixed_images(24, options.image_size)
     ledger, found = _Ledger(), Findings("R8")
-    with ramen_server(options, queue_images=max(1024, 8 * threads), state=str(options.folder / "many")) as server:
+    with ramen_server(
+        options, queue_images=max(1024, 8 * threads), state=str(options.folder / "many")
+    ) as server:
         expected = _expected(server.address, pixels)
         workers = [
-            threading.Thread(target=_send, args=(server.address, number, requests, pixels, expected, ledger), daemon=True)
+            threading.Thread(
+                target=_send, args=(server.address, number, requests, pixels, expected, ledger), daemon=True
+            )
             for number in range(threads)
         ]
         started = time.monotonic()
@@ -59,7 +63,13 @@ def run(options: CheckOptions, threads: int = 64, requests: int | None = None) -
     total = sum(ledger.images.values())
     found.expect_zero("threads that did not end", hanging, threads)
     accepted = ledger.statuses[200]
-    found.expect("requests with an answer", f"{threads * requests:,}", accepted == threads * requests, f"{accepted:,}", accepted)
+    found.expect(
+        "requests with an answer",
+        f"{threads * requests:,}",
+        accepted == threads * requests,
+        f"{accepted:,}",
+        accepted,
+    )
     doubled = sum(count > 1 for count in ledger.ids.values())
     found.expect_zero("answers that came twice", doubled, len(ledger.ids))
     found.expect_zero("answers that belong to another image", ledger.wrong, total)
@@ -75,7 +85,9 @@ def _expected(address: Address, pixels: Pixels) -> list[tuple[str, float]]:
     answers = []
     for image in pixels:
         shape = ",".join(map(str, (1, *image.shape)))
-        reply = ask(address, "POST", classify_path("alone"), image.tobytes(), Content_Type=_RAW, X_Shape=shape)
+        reply = ask(
+            address, "POST", classify_path("alone"), image.tobytes(), Content_Type=_RAW, X_Shape=shape
+        )
         answer = reply.json()["answers"][0]
         answers.append((answer["zero_shot_label"], answer["zero_shot_probability"]))
     return answers
@@ -85,7 +97,12 @@ _RAW = "application/x-ramen-uint8"
 
 
 def _send(
-    address: Address, number: int, requests: int, pixels: Pixels, expected: list[tuple[str, float]], ledger: _Ledger
+    address: Address,
+    number: int,
+    requests: int,
+    pixels: Pixels,
+    expected: list[tuple[str, float]],
+    ledger: _Ledger,
 ) -> None:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=120)
     for request in range(requests):

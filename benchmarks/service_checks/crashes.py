@@ -50,7 +50,10 @@ def run(options: CheckOptions, kills: int | None = None, longest: float = 2.5) -
     sequences = _sequences(options)
     driver, tally = SequenceDriver(sequences, _MOST), _Tally()
     _kill_often(options, driver, tally, kills, longest)
-    ends = {one.stream: max(position for name, position in driver.answers if name == one.stream) + 1 for one in sequences}
+    ends = {
+        one.stream: max(position for name, position in driver.answers if name == one.stream) + 1
+        for one in sequences
+    }
     reference = SequenceDriver(_sequences(options), _MOST)
     with ramen_server(options, state=str(options.folder / "never-killed"), invariant=True) as server:
         asyncio.run(reference.run(server.address, ends))
@@ -78,14 +81,16 @@ def _kill_often(
             continue
         delay = draws.uniform(0.05, longest)
         killed = asyncio.run(_drive_and_kill(driver, server, delay, kill=number < kills))
-        firsts = [one.received[before[one.stream]][0] for one in driver.sequences if len(one.received) > before[one.stream]]
+        firsts = [
+            one.received[before[one.stream]][0]
+            for one in driver.sequences
+            if len(one.received) > before[one.stream]
+        ]
         if firsts:
             tally.starts.append(min(firsts) - began)
         if number:
             _compare_with_promise(driver.sequences, promised, _SAVE_EVERY[(number - 1) % 2], tally)
-        promised = {
-            one.stream: _promise(one, before[one.stream], every, killed) for one in driver.sequences
-        }
+        promised = {one.stream: _promise(one, before[one.stream], every, killed) for one in driver.sequences}
 
 
 async def _drive_and_kill(
@@ -149,7 +154,9 @@ def _findings(driver: SequenceDriver, reference: SequenceDriver, tally: _Tally, 
     found.expect_zero("answers other than 200", sum(driver.failures.values()))
     if len(tally.starts) > 1:
         fresh, again = tally.starts[0], statistics.median(tally.starts[1:])
-        found.note("from the start of a process to its first answer, without a state", f"{fresh:.1f} s", fresh)
+        found.note(
+            "from the start of a process to its first answer, without a state", f"{fresh:.1f} s", fresh
+        )
         found.expect_at_most("the same with a state, beyond that", again - fresh, _TARGET_SECONDS, "s")
     found.details = {
         "kills": kills,

@@ -1,4 +1,4 @@
-"""R13: adaptation that fails in a share of the steps. Every image is answered, those zero-shot, and it says so."""
+"""R13: adaptation fails in a share of the steps. All images are answered, these zero-shot and marked."""
 
 import random
 from collections.abc import Iterator
@@ -41,14 +41,27 @@ def run(options: CheckOptions, requests: int | None = None) -> Findings:
     unanswered = sum(answer.result.label is None for answer in answers)
     marked = sum(not answer.result.adapted for answer in answers)
     zero_shot = sum(
-        not answer.result.adapted and answer.result.label != answer.result.zero_shot_label for answer in answers
+        not answer.result.adapted and answer.result.label != answer.result.zero_shot_label
+        for answer in answers
     )
     found = Findings("R13")
     found.note("steps that failed", f"{failed[0]:,} of {failed[1]:,}", failed[0])
     found.expect_zero("images without an answer", unanswered, len(answers))
-    found.expect("images of these steps with adapted=false", f"{failed[2]:,}", marked == failed[2], f"{marked:,}", marked)
+    found.expect(
+        "images of these steps with adapted=false",
+        f"{failed[2]:,}",
+        marked == failed[2],
+        f"{marked:,}",
+        marked,
+    )
     found.expect_zero("of these, answered with another label than zero-shot", zero_shot, marked)
-    found.expect("fallbacks that the engine counts", f"{failed[2]:,}", fallbacks == failed[2], f"{fallbacks:,}", fallbacks)
+    found.expect(
+        "fallbacks that the engine counts",
+        f"{failed[2]:,}",
+        fallbacks == failed[2],
+        f"{fallbacks:,}",
+        fallbacks,
+    )
     return found
 
 

@@ -1,4 +1,4 @@
-"""R10: files that are broken, hostile or not images at all, through HTTP. Each is answered, the server lives on."""
+"""R10: files that are broken, hostile or no images, through HTTP. All are answered; the server lives on."""
 
 import asyncio
 import collections
@@ -48,12 +48,16 @@ def run(options: CheckOptions, mutations: int | None = None) -> Findings:
         is_alive = server.alive
         answers = asyncio.run(_ask_one(server.address, file_request("s", files[0][1], _ANY)))
     total = sum(tally.statuses.values())
-    found.note("requests", ", ".join(f"{count:,} x {name}" for name, count in sorted(tally.statuses.items())), total)
+    found.note(
+        "requests", ", ".join(f"{count:,} x {name}" for name, count in sorted(tally.statuses.items())), total
+    )
     found.expect_zero("files without an answer of 200 or 4xx with a reason", len(tally.bad), total)
     found.expect("the server", "answers on", is_alive and answers == 200, f"{answers}", answers)
     slowest, name = max(tally.milliseconds)
     found.expect_at_most(f"the slowest file ({name})", slowest, _MILLISECONDS, "ms")
-    found.expect_at_most("memory at the peak, beyond that before, files one by one", grown * 1.048576, _MEGABYTES, "MB")
+    found.expect_at_most(
+        "memory at the peak, beyond that before, files one by one", grown * 1.048576, _MEGABYTES, "MB"
+    )
     found.details = {"bad": tally.bad[:50], "slowest": sorted(tally.milliseconds, reverse=True)[:10]}
     return found
 

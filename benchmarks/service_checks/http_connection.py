@@ -1,9 +1,10 @@
-"""A connection to a server that is kept open: little work per request, so that clients do not slow it down."""
+"""A connection to a server that is kept open, with little work per request: clients share the machine."""
 
 import asyncio
 import json
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,10 +91,8 @@ class HttpConnection:
         loop = asyncio.get_running_loop()
         connected = self._socket or await self._connect()
         try:
-            try:
+            with suppress(ConnectionError):  # refused before all of it was read; the answer may be there
                 await loop.sock_sendall(connected, request.data)
-            except ConnectionError:
-                pass  # refused before all of it was read; the answer may be there
             reply = await self._reply(loop, connected)
         except BaseException:
             self.close()

@@ -11,16 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import cycle
+from dataclasses import dataclass, replace
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from service_checks.http_connection import Address, HttpConnection, PreparedRequest, Reply
-
-_LONGEST = 120.0  # seconds that a client waits for an answer
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,7 @@ class LoadPlan:
         clients: How many at a time wait for an answer; in an open loop, how many at most.
         rate: Requests per second of an open loop; None for a closed loop.
         start: When to begin, on the clock ``time.monotonic``; None for at once.
+        patience: Seconds that a client waits for an answer.
     """
 
     address: Address
@@ -68,6 +67,7 @@ class LoadPlan:
     clients: int
     rate: float | None = None
     start: float | None = None
+    patience: float = 120.0
 
 
 Listener = Callable[[PreparedRequest, Reply], None]
@@ -86,11 +86,15 @@ async def load(plan: LoadPlan, listener: Listener | None = None) -> list[Outcome
 
 
 async def _exchange(
-    connection: HttpConnection, request: PreparedRequest, due: float, listener: Listener | None
+    connection: HttpConnection,
+    request: PreparedRequest,
+    due: float,
+    patience: float,
+    listener: Listener | None,
 ) -> Outcome:
     sent = time.monotonic()
     try:
-        reply = await asyncio.wait_for(connection.exchange(request), _LONGEST)
+        reply = await asyncio.wait_for(connection.exchange(request), patience)
     except (OSError, TimeoutError):
         return Outcome(due, sent, time.monotonic(), 0, request.images)
     ended = time.monotonic()
@@ -107,7 +111,7 @@ async def _closed_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcom
     async def client() -> None:
         connection = HttpConnection(plan.address)
         while (now := time.monotonic()) < end:
-            outcome = await _exchange(connection, next(requests), now, listener)
+            outcome = await _exchange(connection, next(requests), now, plan.patience, listener)
             outcomes.append(outcome)
             if not outcome.status:
                 await asyncio.sleep(0.01)  # the server is gone
@@ -125,7 +129,7 @@ async def _open_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]
     start = time.monotonic()
 
     async def send(connection: HttpConnection, due: float) -> None:
-        outcomes.append(await _exchange(connection, next(requests), due, listener))
+        outcomes.append(await _exchange(connection, next(requests), due, plan.patience, listener))
         idle.append(connection)
 
     for number in range(int(plan.rate * plan.seconds)):
@@ -158,13 +162,11 @@ def run_load(plan: LoadPlan, processes: int = 1) -> list[Outcome]:
     """
     if processes == 1:
         return asyncio.run(load(plan))
-    share = LoadPlan(
-        plan.address,
-        plan.requests,
-        plan.seconds,
-        max(1, plan.clients // processes),
-        None if plan.rate is None else plan.rate / processes,
-        time.monotonic() + 2.0,
+    share = replace(
+        plan,
+        clients=max(1, plan.clients // processes),
+        rate=None if plan.rate is None else plan.rate / processes,
+        start=time.monotonic() + 2.0,
     )
     command = [sys.executable, "-m", "service_checks.load_process"]
     folder = Path(__file__).parents[1]
@@ -190,6 +192,12 @@ def run_load(plan: LoadPlan, processes: int = 1) -> list[Outcome]:
 def percentile(values: Sequence[float], percent: float) -> float:
     """Not a number if there are no values."""
     return float(np.percentile(values, percent)) if values else float("nan")
+
+
+def most_outstanding(outcomes: Sequence[Outcome]) -> int:
+    """The most requests that were sent and not answered at a time."""
+    changes = [(one.sent, 1) for one in outcomes] + [(one.ended, -1) for one in outcomes]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]:
@@ -219,4 +227,3 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
         "p99_ms": percentile([1000 * outcome.latency for outcome in answered], 99),
         "refusal_p99_ms": percentile([1000 * (one.ended - one.sent) for one in refused], 99),
     }
-

@@ -32,8 +32,12 @@ def run(options: CheckOptions, images: int | None = None, warm_up: int | None = 
     share, grown = plain["grown_mib"] / plain["before_mib"], plain["grown_mib"]
     found.note("images answered after the warm-up", f"{plain['images']:,}", plain["images"])
     found.note("memory after the warm-up", f"{plain['before_mib']:.0f} MiB", plain["before_mib"])
-    found.expect("growth after the warm-up", "less than 1 %", share < _LARGEST_SHARE, f"{100 * share:+.2f} %", share)
-    found.expect("growth after the warm-up", "less than 50 MiB", grown < _LARGEST_MIB, f"{grown:+.1f} MiB", grown)
+    found.expect(
+        "growth after the warm-up", "less than 1 %", share < _LARGEST_SHARE, f"{100 * share:+.2f} %", share
+    )
+    found.expect(
+        "growth after the warm-up", "less than 50 MiB", grown < _LARGEST_MIB, f"{grown:+.1f} MiB", grown
+    )
     few = max(images // 8, 1000)
     leaking = _grown(options, few, min(warm_up, 2 * few), module="service_checks.leaking_server")
     share = leaking["grown_mib"] / leaking["before_mib"]

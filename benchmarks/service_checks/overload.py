@@ -1,4 +1,4 @@
-"""R7: ten times more than the server can answer. It refuses what is too much, quickly, and answers the rest."""
+"""R7: ten times what the server can answer. It refuses what is too much, quickly, and answers the rest."""
 
 import asyncio
 import json
@@ -107,13 +107,23 @@ def _findings(course: _Course, queue: int, is_alive: bool, refused_at_server: li
     refused = [one for one in outcomes if one.status == 429]
     answered = [one for one in outcomes if one.status == 200]
     longest = max((int(one["waiting_images"]) for one in course.statistics), default=0)
-    found.note("requests", f"{len(outcomes):,}: {len(answered):,} answered, {len(refused):,} refused", len(outcomes))
+    found.note(
+        "requests", f"{len(outcomes):,}: {len(answered):,} answered, {len(refused):,} refused", len(outcomes)
+    )
     found.expect(
-        f"the longest queue, {len(course.statistics)} samples", f"at most {queue} images", longest <= queue, f"{longest}", longest
+        f"the longest queue, {len(course.statistics)} samples",
+        f"at most {queue} images",
+        longest <= queue,
+        f"{longest}",
+        longest,
     )
     found.expect("requests that were refused", "some", bool(refused), f"{len(refused):,}", len(refused))
-    found.expect_zero("refusals without Retry-After", sum(not one.retry_after for one in refused), len(refused))
-    found.expect_at_most("refused within, 99 %, at the server", percentile(refused_at_server, 99), REFUSAL_MS, "ms")
+    found.expect_zero(
+        "refusals without Retry-After", sum(not one.retry_after for one in refused), len(refused)
+    )
+    found.expect_at_most(
+        "refused within, 99 %, at the server", percentile(refused_at_server, 99), REFUSAL_MS, "ms"
+    )
     client = percentile([1000 * (one.ended - one.sent) for one in refused], 99)
     found.expect_at_most("refused within, 99 %, at the client", client, REFUSAL_MS, "ms")
     latencies = [1000 * (one.ended - one.sent) for one in answered]

@@ -1,4 +1,4 @@
-"""R3: a server is stopped and started at random points of a stream; the answers are those of one that was not.
+"""R3: a server is stopped and started at random points of a stream; its answers are as if it had not been.
 
 Every second stop is a SIGKILL right after a snapshot was asked for.
 """

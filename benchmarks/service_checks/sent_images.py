@@ -78,7 +78,9 @@ def multipart_request(stream: str, files: Sequence[bytes]) -> PreparedRequest:
     boundary = "----ramen-benchmark"
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{number}.jpg"\r\n'
-        f"Content-Type: image/jpeg\r\n\r\n".encode() + data + b"\r\n"
+        f"Content-Type: image/jpeg\r\n\r\n".encode()
+        + data
+        + b"\r\n"
         for number, data in enumerate(files)
     ]
     body = b"".join(parts) + f"--{boundary}--\r\n".encode()

@@ -1,4 +1,4 @@
-"""Streams whose images come in a fixed order, so that a run with interruptions can be compared with one without.
+"""Streams whose images come in a fixed order: a run with interruptions can be compared with one without.
 
 The images that a stream has seen decide which come next. A client that lost its server asks the new one how
 far the stream has come, and continues from there; what it is answered then must be what it was answered

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -98,10 +98,8 @@ class ServerProcess:
     def kill(self) -> None:
         """SIGKILL, also for processes that it has started."""
         for pid in reversed([self.pid, *_children(self.pid)]):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self._process.wait()
 
     def memory_mib(self) -> float:
@@ -167,13 +165,15 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def serve_arguments(options: CheckOptions, port: int, **settings: str | int | float | bool | None) -> list[str]:
+def serve_arguments(
+    options: CheckOptions, port: int, **settings: str | int | float | bool | None
+) -> list[str]:
     """Arguments of ``ramen serve``.
 
     Args:
         options: The model, and where it computes.
         port: Where to listen.
-        settings: Further options by name, with ``_`` in place of ``-``; True for a flag, None to leave it out.
+        settings: Further options, with ``_`` in place of ``-``; True for a flag, None to leave it out.
     """
     listed = options.folder / "classes.txt"
     if not listed.exists():

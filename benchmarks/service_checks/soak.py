@@ -2,11 +2,18 @@
 
 import asyncio
 
-from service_checks.load import LoadPlan, Outcome, load, percentile, summary
 from service_checks.http_connection import PreparedRequest, prepare
+from service_checks.load import LoadPlan, Outcome, load, percentile, summary
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
-from service_checks.sent_images import file_request, jpeg, json_request, mixed_images, multipart_request, raw_request
+from service_checks.sent_images import (
+    file_request,
+    jpeg,
+    json_request,
+    mixed_images,
+    multipart_request,
+    raw_request,
+)
 from service_checks.server_process import ramen_server
 
 TITLE = "a mixed load"
@@ -36,7 +43,13 @@ def run(options: CheckOptions, seconds: float | None = None) -> Findings:
     first, last = _quarters(outcomes)
     drift = last / first - 1
     found.note("p99 of the first quarter after the warm-up", f"{first:.1f} ms", first)
-    found.expect("p99 of the last quarter, beside that", "less than +10 %", drift < _DRIFT, f"{100 * drift:+.1f} %", drift)
+    found.expect(
+        "p99 of the last quarter, beside that",
+        "less than +10 %",
+        drift < _DRIFT,
+        f"{100 * drift:+.1f} %",
+        drift,
+    )
     found.note("memory in the end", f"{memory:.0f} MiB", memory)
     found.details = {"summary": summary(outcomes), "requests_per_second": rate}
     return found

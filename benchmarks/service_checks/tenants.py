@@ -28,7 +28,9 @@ def run(options: CheckOptions, images: int | None = None) -> Findings:
         beside, shared = _answers(options, images, invariant, beside=True)
         seen = difference(alone, beside)
         kind = "invariant" if invariant else "not invariant"
-        found.expect(f"{kind}: batches were shared", "yes", shared > 1, f"{shared:.1f} images per batch", shared)
+        found.expect(
+            f"{kind}: batches were shared", "yes", shared > 1, f"{shared:.1f} images per batch", shared
+        )
         if invariant:
             found.expect_zero("invariant: answers with another bit", seen.bits, seen.compared)
         else:
