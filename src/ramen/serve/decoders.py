@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode, read_object
+from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
+from ramen.images.file_reading import read_object
 from ramen.images.preprocess import Preprocess
 from ramen.serve.sources import NoImage, Source
 
@@ -86,6 +87,10 @@ class Decoder:
     def decode_all(self, sources: Sequence[Source]) -> list[DecodedSource]:
         """The pixels of each source."""
         return [self.decode(source) for source in sources]
+
+    def failed(self, key: str, error: str) -> DecodedSource:
+        """A source that cannot be decoded."""
+        return DecodedSource(key, None, error)
 
 
 def _is_rgb(tensor: Tensor) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramen.models import prompts
-from ramen.serve.classify_run import TINY, load_classifier
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.access import check_access
@@ -14,6 +13,7 @@ from ramen.serve.http.local_backend import LocalBackend
 from ramen.serve.http.request_log import log_to_stderr
 from ramen.serve.http.server import bind, run_server, url_of
 from ramen.serve.http.settings import HttpSettings
+from ramen.serve.model_loading import TINY, load_classifier
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ def serve(
         from ramen.serve.http.access import check_access
 
         check_access(host, tokens, no_auth=no_auth)
-    from ramen.serve.classify_run import MissingWeightsError
     from ramen.serve.http.server import StopFailedError
+    from ramen.serve.model_loading import MissingWeightsError
     from ramen.serve.serve_run import serve as run
 
     with exit_on_error(MissingWeightsError, StopFailedError, ImportError):
