@@ -15,23 +15,23 @@ from service_checks.sent_images import Pixels, domain_images, mixed_images, sent
 
 TITLE = "the same answer alone and in a batch"
 LARGEST_DIFFERENCE = 1e-4  # of logits, in fp32
-_WARM_UP = 48  # images that a stream has seen before
 
 
-def run(options: CheckOptions, trials: int | None = None, others: int = 31) -> Findings:
+def run(options: CheckOptions, trials: int | None = None, others: int = 31, warm_up: int = 64) -> Findings:
     """Ask the same images alone and in a batch.
 
     Args:
         options: Of the run.
         trials: How many images.
         others: How many are in the batch besides.
+        warm_up: Images that a stream has seen before.
     """
     trials = options.pick(12, 100) if trials is None else trials
     found = Findings("R5")
     for invariant in (False, True):
-        _, seen = _ask(options, trials, others, invariant, "alone")
+        _, seen = _ask(options, (trials, others, warm_up), invariant, "alone")
         for how in ("other streams", "same request"):
-            batches, answers = _ask(options, trials, others, invariant, how)
+            batches, answers = _ask(options, (trials, others, warm_up), invariant, how)
             name = f"alone and with {others} {'of ' + how if how == 'other streams' else 'in the ' + how}"
             _add(found, difference(seen, answers), name, invariant)
             if how == "other streams":
@@ -61,19 +61,19 @@ def _add(found: Findings, seen: Difference, name: str, invariant: bool) -> None:
 
 
 def _ask(
-    options: CheckOptions, trials: int, others: int, invariant: bool, how: str
+    options: CheckOptions, counts: tuple[int, int, int], invariant: bool, how: str
 ) -> tuple[int, list[StreamAnswer]]:
     """The answer for the first image of each trial, and how many batches the trials took."""
-    size = options.image_size
+    (trials, others, warm_up), size = counts, options.image_size
     batch = others + 1
-    seen = [domain_images(trial, _WARM_UP, size) for trial in range(trials)]
+    seen = [domain_images(trial, warm_up, size) for trial in range(trials)]
     asked = mixed_images(trials * batch, size, seed=1).reshape(trials, batch, *size, 3)
     settings: dict[str, Any] = {"max_batch": batch, "invariant": invariant, "max_queue_images": 4 * batch}
     with options.engine(
         max_delay_ms=0.0, state=str(options.folder / f"{how} {invariant}"), **settings
     ) as engine:
         for trial, images in enumerate(seen):
-            for first in range(0, _WARM_UP, batch):
+            for first in range(0, warm_up, batch):
                 _answers(engine, f"trial-{trial}", images[first : first + batch])
         if how != "other streams":
             count = 1 if how == "alone" else batch

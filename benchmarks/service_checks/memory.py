@@ -55,8 +55,8 @@ def run(options: CheckOptions, images: int | None = None, warm_up: int | None = 
 
 def _grown(options: CheckOptions, images: int, warm_up: int, module: str) -> dict[str, Any]:
     """Answer so many images in all, and compare the memory after the warm-up with that in the end."""
-    server = ramen_server(options, module=module, stream_memory="2 MiB", state=str(options.folder / module))
-    with server:
+    state = str(options.folder / module)
+    with ramen_server(options, module=module, stream_memory="2 MiB", state=state) as server:
         _answer(options, server, warm_up)
         before = _settled(server)
         with sampled(server.memory_mib, 0.5) as samples:

@@ -40,8 +40,7 @@ def run(options: CheckOptions, seconds: float | None = None, calm: float = 4.0) 
     """
     seconds = (60.0 if options.full else options.seconds) if seconds is None else seconds
     queue = _QUEUED_BATCHES * options.max_batch
-    server = ramen_server(options, queue_images=queue, timeout_ms=_DEADLINE_MS)
-    with server:
+    with ramen_server(options, queue_images=queue, timeout_ms=_DEADLINE_MS) as server:
         requests = _requests(options)
         outcomes = asyncio.run(load(LoadPlan(server.address, requests, calm, 4)))
         usual = summary(outcomes, calm / 4)
