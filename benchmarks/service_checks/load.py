@@ -132,7 +132,7 @@ async def _open_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]
         outcomes.append(await _exchange(connection, next(requests), due, plan.patience, listener))
         idle.append(connection)
 
-    for number in range(int(plan.rate * plan.seconds)):
+    for number in range(max(1, int(plan.rate * plan.seconds))):
         due = start + number / plan.rate
         wait = due - time.monotonic()
         if wait > 0:
@@ -207,9 +207,7 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
         outcomes: What became of requests.
         warm_up: Seconds after the first one that do not count.
     """
-    if not outcomes:
-        return {"requests": 0}
-    start = min(outcome.due for outcome in outcomes) + warm_up
+    start = min((outcome.due for outcome in outcomes), default=0.0) + warm_up
     counted = [outcome for outcome in outcomes if outcome.due >= start]
     answered = [outcome for outcome in counted if outcome.status == 200]
     refused = [outcome for outcome in counted if outcome.status in (429, 503)]

@@ -25,8 +25,8 @@ def run(options: CheckOptions, images: int | None = None, warm_up: int | None = 
         images: How many are answered while it is watched.
         warm_up: How many before that.
     """
-    images = options.pick(60_000, 1_000_000) if images is None else images
-    warm_up = options.pick(20_000, 100_000) if warm_up is None else warm_up
+    images = options.pick(30_000, 1_000_000) if images is None else images
+    warm_up = options.pick(10_000, 100_000) if warm_up is None else warm_up
     found = Findings("R6")
     plain = _grown(options, images, warm_up, module="ramen")
     share, grown = plain["grown_mib"] / plain["before_mib"], plain["grown_mib"]

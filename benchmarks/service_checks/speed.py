@@ -130,7 +130,7 @@ def _measure(
     )
     after = bare.measure(options.max_batch, seconds / 2)
     library = (before.images_per_second + after.images_per_second) / 2
-    rate = closed["images_per_second"] / size / 2
+    rate = max(closed["images_per_second"] / size / 2, 1 / seconds)
     half = summary(
         run_load(LoadPlan(server.address, requests, 2 * seconds, 512, rate), options.processes), seconds / 2
     )
