@@ -43,6 +43,7 @@ CHECKS = {  # names and where they are
     "R15": "tenants",
     "R16": "soak",
     "speed": "speed",
+    "costs": "costs",
     "comparison": "comparison",
 }
 _PACKAGES = (

@@ -203,6 +203,16 @@ def test_tenants(options) -> None:
     assert [row for row in missed if "difference of logits" not in row] == []
 
 
+def test_costs_are_those_of_a_batch(options, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = check("costs")
+    found = {row.what: row.value for row in costs.run(options, repeats=2).rows}
+    assert len(found) == 5  # requests of 1 and 8, and those with files
+    assert all(value > 0 for value in found.values())
+    spent = iter([0.0, 5.0, 10.0, 12.0])
+    monkeypatch.setattr(costs.time, "process_time", lambda: next(spent))
+    assert costs._cpu_ms(lambda: None, 2) == 2000
+
+
 # -- checks with a server ---------------------------------------------------------------------------------
 
 
