@@ -42,7 +42,7 @@ def run(options: CheckOptions, seconds: float | None = None, clients: int = 32) 
     for name, row in rows.items():
         _note(found, name, row)
     others = [name for name in rows if not name.startswith("ramen")]
-    fastest = max(rows[name]["usual"]["images_per_second"] for name in others)
+    fastest = max(max(rows[name]["usual"]["images_per_second"] for name in others), 1e-9)
     own = rows["ramen serve, zero-shot"]
     ratio = own["usual"]["images_per_second"] / fastest
     found.expect_at_least("images per second, zero-shot, beside the fastest other", ratio, 1.0, "times")
@@ -50,7 +50,7 @@ def run(options: CheckOptions, seconds: float | None = None, clients: int = 32) 
     found.expect_at_most(
         "p99, zero-shot, beside the quickest other", own["usual"]["p99_ms"] / quickest, 1.0, "times", 2
     )
-    kept = own["overload"]["images_per_second"] / own["usual"]["images_per_second"]
+    kept = own["overload"]["images_per_second"] / max(own["usual"]["images_per_second"], 1e-9)
     found.expect_at_least("of its own throughput that it keeps at ten times the load", kept, 0.8, "")
     return found
 
@@ -101,7 +101,7 @@ def _measure(
         usual = summary(
             run_load(LoadPlan(server.address, requests, seconds, clients), options.processes), 1.0
         )
-    rate = 10 * usual["images_per_second"]
+    rate = max(1.0, 10 * usual["images_per_second"])
     plan = LoadPlan(server.address, requests, seconds, _CONNECTIONS, rate, patience=_PATIENCE)
     with sampled(server.family_mib, 0.5) as heavy:
         outcomes = run_load(plan, options.processes)

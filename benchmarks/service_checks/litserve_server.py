@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import torch
+from fastapi import Request
 
 from service_checks.plain_server import PlainClip, from_arguments
 
@@ -20,7 +21,7 @@ class BatchedClip(litserve.LitAPI):  # type: ignore[misc]
         """Load the model, in the process that computes."""
         self.clip = from_arguments()[0]
 
-    def decode_request(self, request: Any) -> torch.Tensor:
+    def decode_request(self, request: Request) -> torch.Tensor:
         """The file of a form."""
         return self.clip.load(request["files"].file.read())
 
