@@ -3,8 +3,18 @@
 from dataclasses import dataclass, field
 
 from ramen.images.decoding import DecodingSettings
+from ramen.utils import checks
 
 _MIB = 2**20
+_POSITIVE = (
+    "max_batch",
+    "max_queue_images",
+    "max_queue_bytes",
+    "streams_budget",
+    "stream_memory",
+    "max_streams",
+    "decoding_threads",
+)
 
 
 @dataclass(frozen=True)
@@ -46,3 +56,11 @@ class EngineSettings:
     keep_changed: int = 0
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
     decoding_threads: int = 4
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("keep_changed", self.keep_changed, 0)
+        checks.number("max_delay_ms", self.max_delay_ms, 0)
+        checks.flag("invariant", self.invariant)
+        checks.flag("create_on_use", self.create_on_use)

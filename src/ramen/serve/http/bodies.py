@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
@@ -13,7 +14,9 @@ from ramen.serve.http.request_facts import facts_of
 from ramen.serve.http.settings import HttpSettings
 from ramen.utils.byte_sizes import readable_bytes
 
+T = TypeVar("T")
 _RETRY_AFTER = 1.0  # seconds
+_LARGE = 2**18  # bytes
 
 
 class BodyBudget:
@@ -124,6 +127,16 @@ async def read_body(request: Request, deadline: float | None = None) -> bytes:
     except ClientDisconnect:
         raise client_gone() from None
     return b"".join(parts)
+
+
+async def parsed(nbytes: int, parse: Callable[[], T]) -> T:
+    """What a body holds; a large one is parsed in a thread, so that others need not wait for it.
+
+    Args:
+        nbytes: How large it is.
+        parse: Does it.
+    """
+    return await asyncio.to_thread(parse) if nbytes > _LARGE else parse()
 
 
 def client_gone() -> ApiError:

@@ -1,11 +1,12 @@
 """``POST /v1/streams/{stream}/classify``."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Path, Query
 from starlette.requests import Request
 
-from ramen.serve.http.bodies import read_body
+from ramen.serve.http.bodies import parsed, read_body
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs
 from ramen.serve.http.image_bodies import IMAGE_TYPES, RAW_PIXELS, check_content_type, images_in
@@ -89,8 +90,9 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
         await service.check_ready()
         deadline = service.deadline(facts.started, timeout_ms)
         body = await read_body(request, deadline)
-        images = images_in(request.headers, body, model.max_batch)
-        del body
+        parse = partial(images_in, request.headers, body, model.max_batch)
+        images = await parsed(len(body), parse)
+        del body, parse
         facts.images = len(images)
         work = service.backend.classify(stream, images, timeout=remaining(deadline))
         answers = await unless_gone(request, work)
