@@ -213,6 +213,8 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
     refused = [outcome for outcome in counted if outcome.status in (429, 503)]
     end = max((outcome.due for outcome in counted), default=start)
     within = [outcome for outcome in outcomes if start <= outcome.ended <= end and outcome.status == 200]
+    if answered and not within:  # so few that each ended after the last was due
+        within, end = answered, max(outcome.ended for outcome in answered)
     seconds = max(end - start, 1e-9)
     return {
         "requests": len(counted),

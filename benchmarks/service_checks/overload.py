@@ -45,7 +45,7 @@ def run(options: CheckOptions, seconds: float | None = None, calm: float = 4.0) 
         outcomes = asyncio.run(load(LoadPlan(server.address, requests, calm, 4)))
         usual = summary(outcomes, calm / 4)
         capacity = usual["images_per_second"] / options.max_batch  # requests per second
-        course = asyncio.run(_overload(server, requests, 10 * capacity, seconds, usual["p99_ms"]))
+        course = asyncio.run(_overload(server, requests, max(1.0, 10 * capacity), seconds, usual["p99_ms"]))
         is_alive = server.alive
         refused_at_server = _refusals(server)
     found = _findings(course, queue, is_alive, refused_at_server)
