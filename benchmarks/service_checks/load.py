@@ -205,9 +205,10 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
 
     Args:
         outcomes: What became of requests.
-        warm_up: Seconds after the first one that do not count.
+        warm_up: Seconds after the first one that do not count, unless nothing else is there.
     """
-    start = min((outcome.due for outcome in outcomes), default=0.0) + warm_up
+    first = min((outcome.due for outcome in outcomes), default=0.0)
+    start = first + warm_up if any(outcome.due >= first + warm_up for outcome in outcomes) else first
     counted = [outcome for outcome in outcomes if outcome.due >= start]
     answered = [outcome for outcome in counted if outcome.status == 200]
     refused = [outcome for outcome in counted if outcome.status in (429, 503)]

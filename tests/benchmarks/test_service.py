@@ -120,7 +120,7 @@ def test_rates_and_percentiles_of_given_outcomes(benchmark: ModuleType) -> None:
     assert found["p50_ms"] == pytest.approx(300)
     assert found["refused_share"] == 0.25
     assert found["refusal_p99_ms"] == pytest.approx(20)
-    late = load.summary([load.Outcome(0, 0, 2, 200, 6), load.Outcome(0, 0, 3, 200, 6)])
+    late = load.summary([load.Outcome(0, 0, 2, 200, 6), load.Outcome(0, 0, 3, 200, 6)], warm_up=1.0)
     assert late["images_per_second"] == 12 / 3
     assert load.most_outstanding([load.Outcome(0, 0, 2, 200, 1), load.Outcome(1, 1, 3, 200, 1)]) == 2
 
