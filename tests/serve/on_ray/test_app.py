@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
 from ramen.data.drawings.shapes import OBJECTS
+from ramen.serve.http.tokens import create_token
 from ramen.serve.on_ray.app import (
     RayServeArguments,
     application,
@@ -32,10 +33,13 @@ def test_the_config_file_is_accepted_by_ray_and_by_the_application(tmp_path):
     )
     classes = tmp_path / "classes.txt"
     classes.write_text("cat\n\n dog \n")
-    request = arguments.model_copy(update={"classes_file": classes}).request()
+    assert arguments.tokens == Path("/shared/ramen/tokens.json")
+    create_token(tmp_path / "tokens.json", "all", ["classify"])
+    here = {"classes_file": classes, "tokens": tmp_path / "tokens.json"}
+    request = arguments.model_copy(update=here).request()
     assert request.classes == ("cat", "dog")
     assert request.model == "ViT-B-16/openai"
-    assert request.http.tokens == Path("/shared/ramen/tokens.json")
+    assert request.http.tokens == tmp_path / "tokens.json"
     assert (request.engine.state, request.engine.max_batch) == ("/shared/ramen/state", 100)
 
 
