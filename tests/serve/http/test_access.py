@@ -87,7 +87,11 @@ RIGHTS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "allowed"), RIGHTS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    RIGHTS,
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else value,
+)
 def test_scopes(guarded: _Guarded, method: str, path: str, allowed: set[str]) -> None:
     for name in guarded.tokens:
         response = guarded.client(name).request(method, path)

@@ -86,7 +86,7 @@ class DecodingThreads:
         """Wait for the next image; None when there will be none."""
         with self._changed:
             while not self._places:
-                if self._lines and self._has_room():
+                if self._lines and (self._closed or self._has_room()):
                     self._begin()
                 elif self._closed and not self._lines:
                     return None
