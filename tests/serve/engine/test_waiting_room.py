@@ -190,7 +190,8 @@ def test_the_limit_is_exact_when_many_threads_ask_at_once() -> None:
     assert (len(admitted), len(refused), where.images) == (100, 540, 100)
 
 
-def test_when_the_room_is_full_the_longest_line_gives_way() -> None:
+def test_when_the_room_is_full_the_longest_line_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", PATIENCE)
     where, loud, quiet = room(max_queue_images=6), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(6)]
     late = [admit(where, quiet) for _ in range(3)]
@@ -204,7 +205,18 @@ def test_when_the_room_is_full_the_longest_line_gives_way() -> None:
     assert take(where) == [flood[0], late[0], flood[1], late[1]]
 
 
-def test_nobody_gives_way_to_what_would_not_fit_anyway() -> None:
+def test_what_has_waited_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that comes late is worth nothing."""
+    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", -1.0)
+    where, loud, quiet = room(max_queue_images=6), stream("loud"), stream("quiet")
+    flood = [admit(where, loud) for _ in range(6)]
+    with pytest.raises(OverloadedError):
+        admit(where, quiet)
+    assert not any(ticket.future.done() for ticket in flood)
+
+
+def test_nobody_gives_way_to_what_would_not_fit_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", PATIENCE)
     where, loud, quiet = room(max_queue_images=4), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(4)]
     with pytest.raises(OverloadedError):

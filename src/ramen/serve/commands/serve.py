@@ -98,6 +98,9 @@ def serve(
         str | None,
         typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
     ] = None,
+    decoding_threads: Annotated[
+        int | None, typer.Option(min=1, help="How many images are decoded at a time. Default: one per core.")
+    ] = None,
     max_pixels: Annotated[
         int | None, typer.Option(min=1, help="Refuse larger images. Default: 33,554,432.")
     ] = None,
@@ -164,6 +167,7 @@ def serve(
                 "save_every": int(save_every) if save_every.isdecimal() else save_every,
                 "keep_changed": keep_changed,
                 "state": state,
+                **({} if decoding_threads is None else {"decoding_threads": decoding_threads}),
             },
             {
                 "tokens": tokens,

@@ -232,9 +232,12 @@ def _resolve(tickets: Sequence[Ticket], answers: Sequence[StreamAnswer]) -> None
 
 
 def _batch_sizes(settings: EngineSettings, device: torch.device) -> tuple[int, ...]:
-    """Sizes of the passes: few on a GPU, where each is compiled; whatever comes on a CPU."""
+    """Sizes of the passes: few on a GPU, where each is compiled; whatever comes on a CPU.
+
+    An invariant CPU passes each image alone: with several threads, rows of a larger batch differ in rounding.
+    """
     if settings.invariant:
-        return (settings.max_batch,)
+        return (1,) if device.type == "cpu" else (settings.max_batch,)
     if device.type == "cpu":
         return ()
     sizes = [1]

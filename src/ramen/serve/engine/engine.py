@@ -34,6 +34,8 @@ from ramen.serve.http.backend import ServedModel
 from ramen.serve.store.save_times import SaveTimes
 from ramen.utils import checks
 
+_BATCHES_AHEAD = 4  # that may be decoded and wait
+
 
 class Engine(StreamManagement):
     """Answers images of many streams; several threads may use it.
@@ -72,7 +74,9 @@ class Engine(StreamManagement):
         table = StreamTable(self._places, settings.max_streams)
         residency = Residency(settings, room, table, self._places, methods, failures)
         super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))
-        self._decoding = DecodingThreads(decoder, settings.decoding_threads, room.decoded)
+        self._decoding = DecodingThreads(
+            decoder, settings.decoding_threads, _BATCHES_AHEAD * settings.max_batch, room.decoded
+        )
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
         self._computing = BatchComputing(
             settings, classifier.device, ids, self._rates, failures, self._thumbnails
@@ -146,6 +150,7 @@ class Engine(StreamManagement):
 
     def _run(self) -> None:
         while (batch := self._room.take()) is not None:
+            self._decoding.answering()
             try:
                 self._computing.answer(batch, partial(self._computed, batch))
             except Exception as error:  # a defect: the engine goes on

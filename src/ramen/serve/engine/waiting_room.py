@@ -1,7 +1,8 @@
 """Where requests wait until they are decoded and it is their turn.
 
 Each stream has a line of its own, first in, first out. Streams take turns, so that one that sends more than
-its share does not delay the others; if the room is full, it is the longest line that gives way. The room also
+its share does not delay the others; if the room is full, what came last to the longest line gives way, unless
+it has waited for a while: a refusal has to come at once to be of use. The room also
 says who may use a stream: it is answered by one batch at a time, and not while somebody holds it.
 """
 
@@ -20,6 +21,7 @@ from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.ticket import Ticket, TicketState
 
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
+_REFUSED_WITHIN = 0.03  # seconds after it came, a ticket may still give way
 
 
 class _Line:
@@ -104,9 +106,10 @@ class WaitingRoom:
         left = {stream: line.images for stream, line in self._lines.items() if stream is not ticket.stream}
         ends = {stream: reversed(self._lines[stream].tickets) for stream in left}
         chosen: list[Ticket] = []
+        since = time.monotonic() - _REFUSED_WITHIN
         while images > 0 or nbytes > 0:
             longest = max(left, key=left.__getitem__, default=None)
-            if longest is None or (last := next(ends[longest], None)) is None:
+            if longest is None or (last := next(ends[longest], None)) is None or last.arrived < since:
                 return None
             left[longest] -= len(last)
             if left[longest] < length:
