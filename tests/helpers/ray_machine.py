@@ -43,7 +43,6 @@ def ray_machine() -> Iterator[int]:
             log_to_driver=False,
             logging_level="error",
             _temp_dir=folder,
-            _node_ip_address="127.0.0.1",
         )
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         yield port

@@ -38,6 +38,7 @@ NAME = "ramen"
 _HEALTH_PERIOD = 5.0  # seconds: a replica that has ended is replaced after at most that
 _STOPPING = 60.0  # seconds that a replica has to answer what it has accepted, and to write its states
 _ROUTER = "ramen.serve.on_ray.router.StreamRouter"
+_LOGGING = {"enable_access_log": False}  # the HTTP front has a log of requests of its own
 
 
 class RayServeArguments(BaseModel):
@@ -158,6 +159,7 @@ def deployment_of_replicas(request: ServeRequest, scaling: Scaling) -> Deploymen
         max_ongoing_requests=request.engine.max_queue_images + 1000,
         graceful_shutdown_timeout_s=_STOPPING,
         graceful_shutdown_wait_loop_s=0.5,
+        logging_config=_LOGGING,
         health_check_period_s=_HEALTH_PERIOD,
         request_router_config={"request_router_class": _ROUTER},
         **options,
@@ -174,5 +176,6 @@ def deployment_of_ingress(request: ServeRequest, scaling: Scaling) -> Deployment
         max_ongoing_requests=10_000,
         graceful_shutdown_timeout_s=request.http.max_timeout_ms / 1000 + 5,
         graceful_shutdown_wait_loop_s=0.5,
+        logging_config=_LOGGING,
     )
     return make(ASGI_INGRESS)

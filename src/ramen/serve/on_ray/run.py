@@ -41,16 +41,18 @@ def serve_on_ray(
     log_to_stderr(request.log_format)
     with bind(request.host, request.port) as bound:  # whether it is free, before anything takes long
         url, port = url_of(bound), bound.getsockname()[1]
-    with stop_on_signals(lambda: _log.info("stopping")) as stopping:
-        _start_ray(replicas)
-        try:
-            serve.start(proxy_location="HeadOnly", http_options={"host": request.host, "port": port})
-            serve.run(application(request, replicas), name=NAME, route_prefix="/")
-            announce(url)
-            stopping.event.wait()
-        finally:
-            serve.shutdown()
-            ray.shutdown()
+    _start_ray(replicas)
+    try:
+        with stop_on_signals(lambda: _log.info("stopping")) as stopping:  # Ray has handlers of its own
+            try:
+                serve.start(proxy_location="HeadOnly", http_options={"host": request.host, "port": port})
+                serve.run(application(request, replicas), name=NAME, route_prefix="/")
+                announce(url)
+                stopping.event.wait()
+            finally:
+                serve.shutdown()
+    finally:
+        ray.shutdown()
 
 
 def _gpus(device: str | None) -> int:
@@ -74,8 +76,4 @@ def _start_ray(scaling: Scaling) -> None:
         ray.init()
         return
     needed = scaling.most * scaling.cpus_per_replica + _FRONT_CPUS
-    ray.init(
-        num_cpus=max(os.cpu_count() or 1, int(needed) + 1),
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",  # nothing of Ray is reached from elsewhere
-    )
+    ray.init(num_cpus=max(os.cpu_count() or 1, int(needed) + 1), include_dashboard=False)
