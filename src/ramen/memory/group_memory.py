@@ -65,26 +65,6 @@ class GroupSelection(Selection):
     per_piece: int
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The global batch: how many images each process has, and the stream number of the first."""
-
-    sizes: list[int]
-    first: int
-    rank: int
-
-    @property
-    def own(self) -> slice:
-        """This process's images."""
-        start = sum(self.sizes[: self.rank])
-        return slice(start, start + self.sizes[self.rank])
-
-    @property
-    def total(self) -> int:
-        """How many images there are."""
-        return sum(self.sizes)
-
-
 class GroupMemory(StreamMemory):
     """A ``Memory`` of a group of processes.
 
@@ -105,7 +85,7 @@ class GroupMemory(StreamMemory):
         self.device = self.share.device
         self.seen = 0
         self._counts = torch.zeros(plan.queues, dtype=torch.int64, device=self.device)
-        self._parts = _Parts([0] * peers.size, 0, peers.rank)
+        self._first = 0  # the stream number of the present batch's first image
         self._underway: Callable[[], Tensor] | None = None  # embeddings that are being gathered
         self._gathered: tuple[Tensor, Tensor] | None = None  # those of this process, and of all
 
@@ -141,12 +121,16 @@ class GroupMemory(StreamMemory):
         Returns:
             The stream numbers of this process's images.
         """
-        self._parts = _Parts(self.peers.sizes, self.seen, self.peers.rank)
-        if batch != self.peers.sizes[self.peers.rank]:
-            raise ValueError(f"batch must be {self.peers.sizes[self.peers.rank]}, as announced, got {batch}")
-        self.seen += self._parts.total
-        own = self._parts.own
-        return range(self._parts.first + own.start, self._parts.first + own.stop)
+        own = self.peers.own
+        if batch != own.stop - own.start:
+            raise ValueError(f"batch must be {own.stop - own.start}, as announced, got {batch}")
+        self._first = self.seen
+        self.seen += sum(self.peers.sizes)
+        return range(self._first + own.start, self._first + own.stop)
+
+    def _numbers(self) -> Tensor:
+        """The stream numbers of the global batch."""
+        return torch.arange(self._first, self._first + sum(self.peers.sizes), device=self.device)
 
     def announce(self, tags: Tensor | None, numbers: Tensor | None = None) -> None:
         """Tags of the next batch to be staged."""
@@ -161,7 +145,7 @@ class GroupMemory(StreamMemory):
 
     @contextmanager
     def _gathering(self, embeddings: Tensor) -> Iterator[None]:
-        self._underway = self.peers.gather_meanwhile(embeddings, self._parts.sizes, "gathering embeddings")
+        self._underway = self.peers.gather_meanwhile(embeddings, self.peers.sizes, "gathering embeddings")
         yield
 
     def stage(
@@ -173,23 +157,22 @@ class GroupMemory(StreamMemory):
         keep: Tensor | None = None,
     ) -> GroupStaged:
         """Bring a batch into stored form and send each entry to its owner; arguments as for ``Memory``."""
-        parts, here = self._parts, self.device
-        numbers = torch.arange(parts.total, device=here) + parts.first
+        peers, here, numbers = self.peers, self.device, self._numbers()
         own = self.share.stage(
-            queues, embeddings, gradients, entropies, keep=keep, numbers=numbers[parts.own]
+            queues, embeddings, gradients, entropies, keep=keep, numbers=numbers[peers.own]
         )
         every = self._everybodys(embeddings)
         facts = [own.queues, own.tags, own.keep.long(), own.entropies.view(torch.int32).long()]
-        packed = self.peers.gather(torch.stack(facts, 1), parts.sizes, "gathering pseudo-labels")
+        packed = peers.gather(torch.stack(facts, 1), peers.sizes, "gathering pseudo-labels")
         all_queues, all_tags, all_keep, all_entropies = packed.unbind(1)
         all_keep = all_keep.bool()
 
         arrived = running_counts(all_queues, all_keep, self.plan.queues)
         sequence = self._counts[all_queues] + arrived.gather(1, all_queues[:, None])[:, 0] - 1
         pieces = self.pieces.piece(all_queues, sequence)
-        owners = torch.where(all_keep, self.pieces.owner(pieces), self.peers.size)
+        owners = torch.where(all_keep, self.pieces.owner(pieces), peers.size)
         stored, scales = self._rows_to_owners(own, owners)
-        is_own = owners == self.peers.rank
+        is_own = owners == peers.rank
         mine = is_own.nonzero()[:, 0]
         owned = Staged(
             queues=self.pieces.queue_there(pieces)[mine],
@@ -209,23 +192,21 @@ class GroupMemory(StreamMemory):
         if self._gathered is None or self._gathered[0] is not embeddings:
             wait, self._underway = self._underway, None
             if wait is None:
-                wait = self.peers.gather_meanwhile(embeddings, self._parts.sizes, "gathering embeddings")
+                wait = self.peers.gather_meanwhile(embeddings, self.peers.sizes, "gathering embeddings")
             self._gathered = embeddings, wait()
         return self._gathered[1]
 
     def _rows_to_owners(self, own: Staged, owners: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients and scales of the entries that this process will hold, in the order of the stream."""
-        parts, size = self._parts, self.peers.size
-        sender = torch.arange(size, device=self.device).repeat_interleave(
-            torch.tensor(parts.sizes, device=self.device), output_size=parts.total
-        )
-        table = torch.bincount(sender * (size + 1) + owners, minlength=size * (size + 1)).view(size, size + 1)
-        counts: list[list[int]] = table.tolist()
-        sent = counts[parts.rank][:size]
-        order = owners[parts.own].argsort(stable=True)[: sum(sent)]
-        received = [row[parts.rank] for row in counts]
+        peers, size = self.peers, self.peers.size
+        sizes = torch.tensor(peers.sizes, device=self.device)
+        senders = torch.arange(size, device=self.device).repeat_interleave(sizes, output_size=len(owners))
+        pairs = torch.bincount(senders * (size + 1) + owners, minlength=size * (size + 1))
+        counts: list[list[int]] = pairs.view(size, size + 1).tolist()
+        sent, received = counts[peers.rank][:size], [row[peers.rank] for row in counts]
+        order = owners[peers.own].argsort(stable=True)[: sum(sent)]
         columns = [own.gradients[order], own.scales[order]]
-        stored, scales = self.peers.exchange(columns, sent, received, "sending gradients to their owners")
+        stored, scales = peers.exchange(columns, sent, received, "sending gradients to their owners")
         return stored, scales
 
     def put(self, staged: GroupStaged) -> None:
@@ -249,18 +230,17 @@ class GroupMemory(StreamMemory):
         draw: tuple[int, Tensor] | None = None,
     ) -> GroupSelection:
         """The entries of every queue that are most similar to this process's queries; as ``Memory``."""
-        parts, pieces = self._parts, self.pieces
+        pieces = self.pieces
         every = self._everybodys(queries)
-        numbers = torch.arange(parts.total, device=self.device) + parts.first
         owned, arrived = (None, None) if staged is None else (staged.owned, staged.arrived)
-        drawn = None if draw is None else (draw[0], numbers)
+        drawn = None if draw is None else (draw[0], self._numbers())
         per_piece = min(topk, pieces.piece_capacity)
         found = self.share.select(every, per_piece, staged=owned, arrived=arrived, draw=drawn)
         columns = [found.valid, found.distances, found.entropies, found.tags, found.numbers]
         if pieces.per_queue > 1:
             columns.append(self.share.scores(every, found, staged=owned, draw=drawn))
         candidates = self._to_askers([_padded(column, per_piece) for column in columns])
-        wanted = min(topk, self._most_in_a_queue(None if staged is None else parts.total))
+        wanted = min(topk, self._most_in_a_queue(None if staged is None else len(every)))
         places = _best_places(candidates, wanted, ranked=pieces.per_queue > 1)
         valid, distances, entropies, tags, seen = (one.gather(2, places) for one in candidates[:5])
         width = candidates[0].shape[2]
@@ -272,7 +252,7 @@ class GroupMemory(StreamMemory):
     ) -> Tensor:
         """The weighted sums of the gradients that this process's queries have selected; as ``Memory``."""
         peers, pieces, found = self.peers, self.pieces, selection.found
-        sizes, asked = self._parts.sizes, len(weights)
+        sizes, asked = peers.sizes, len(weights)
         per_piece = selection.per_piece
         spread = weights.new_zeros(asked, pieces.queues_each * peers.size * per_piece)
         weights = torch.where(selection.valid, weights, 0).flatten(1)
@@ -283,7 +263,7 @@ class GroupMemory(StreamMemory):
         sums = self.share.aggregate(found, back, staged=None if staged is None else staged.owned)
         (parts,) = peers.exchange([sums], sizes, [asked] * peers.size, "sending sums of gradients back")
         total = parts.new_zeros(asked, parts.shape[1])
-        for part in parts.view(peers.size, asked, -1):
+        for part in parts.unflatten(0, (peers.size, asked)):
             total += part
         return total
 
@@ -293,14 +273,14 @@ class GroupMemory(StreamMemory):
         Returns:
             What was found for this process's queries anywhere: ``(queries, queues, candidates)`` per column.
         """
-        peers, pieces, sizes = self.peers, self.pieces, self._parts.sizes
+        peers, pieces, sizes = self.peers, self.pieces, self.peers.sizes
         asked = sizes[peers.rank]
         arrived = peers.exchange(columns, sizes, [asked] * peers.size, "sending candidates to askers")
         parts = pieces.queues * pieces.per_queue
 
         def by_queue(column: Tensor) -> Tensor:
-            by_piece = column.view(peers.size, asked, *column.shape[1:]).movedim(0, 2).flatten(1, 2)
-            return by_piece[:, :parts].reshape(asked, pieces.queues, -1)
+            by_piece = column.unflatten(0, (peers.size, asked)).movedim(0, 2).flatten(1, 2)
+            return by_piece[:, :parts].reshape(asked, pieces.queues, pieces.per_queue * column.shape[2])
 
         return [by_queue(column) for column in arrived]
 

@@ -119,7 +119,7 @@ def expect_share(state: Mapping[str, Tensor], rank: int, processes: int) -> None
     if (theirs, of) != (rank, processes):
         raise ValueError(
             f"this state is the share of process {theirs} of {of}, and this is {here}: "
-            "method.save(folder) and method.load(folder) take a memory from any number of processes to any other"
+            "method.save(folder) and method.load(folder) take a memory from any group to any other"
         )
 
 

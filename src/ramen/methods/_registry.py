@@ -69,8 +69,8 @@ def create(name: str, classifier: "ZeroShotClassifier", **parameters: Any) -> "M
     Args:
         name: Of the method.
         classifier: What it adapts.
-        parameters: See ``describe(name).defaults``; and ``group``, a ``torch.distributed`` process group whose
-            processes share one stream (``Method`` says how).
+        parameters: See ``describe(name).defaults``; and ``group``, a ``torch.distributed`` process group
+            whose processes share one stream (``Method`` says how).
     """
     from ramen.utils.numerics import plain_numerics
 
