@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from ramen.models.prefetch import prefetch as prefetch
     from ramen.serve.predictor import Predictor as Predictor
     from ramen.serve.result import Result as Result
+    from ramen.utils.peers import GroupError as GroupError
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
     "AffineEncoder": "ramen.encoder.affine_encoder",
     "Answer": "ramen.methods._answers",
+    "GroupError": "ramen.utils.peers",
     "Method": "ramen.methods._base",
     "MethodInfo": "ramen.methods._info",
     "Prediction": "ramen.methods._answers",

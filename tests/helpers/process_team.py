@@ -53,13 +53,17 @@ class ProcessTeam:
         return outcomes
 
     def outcomes(
-        self, function: Callable[..., Any], *arguments: Any, processes: int | None = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        processes: int | None = None,
+        without: int | None = None,
     ) -> list[Any]:
-        """The same, with a ``Failure`` for a process that has raised an error, or died."""
+        """The same, with a ``Failure`` for a process that has raised an error; ``without`` one's answer."""
         count = self.size if processes is None else processes
         for pipe in self._pipes[:count]:
             pipe.send_bytes(pickle.dumps((function, arguments, count)))
-        return [_answer(pipe) for pipe in self._pipes[:count]]
+        return [_answer(pipe) for rank, pipe in enumerate(self._pipes[:count]) if rank != without]
 
     def close(self) -> None:
         for pipe in self._pipes:

@@ -236,11 +236,13 @@ def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
 
 def _pack_signs(negative: Tensor) -> Tensor:
     bit = torch.arange(8, dtype=torch.uint8, device=negative.device)
-    eights = negative.flatten(1).unflatten(1, (-1, 8)).view(torch.uint8)
+    eights: Tensor = negative.flatten(1).unflatten(1, (-1, 8)).view(torch.uint8)
     return (eights << bit).sum(2, dtype=torch.uint8)
 
 
 def _pack_nibbles(codes: Tensor) -> Tensor:
+    first: Tensor
+    second: Tensor
     first, second = codes.view(torch.uint8).unflatten(1, (-1, 2)).unbind(2)
     return first & 15 | second << 4
 

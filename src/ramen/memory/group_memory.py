@@ -279,7 +279,7 @@ class GroupMemory(StreamMemory):
         parts = pieces.queues * pieces.per_queue
 
         def by_queue(column: Tensor) -> Tensor:
-            by_piece = column.unflatten(0, (peers.size, asked)).movedim(0, 2).flatten(1, 2)
+            by_piece: Tensor = column.unflatten(0, (peers.size, asked)).movedim(0, 2).flatten(1, 2)
             return by_piece[:, :parts].reshape(asked, pieces.queues, pieces.per_queue * column.shape[2])
 
         return [by_queue(column) for column in arrived]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,7 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
-from ramen.utils.peers import Peers, check_same
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from ramen.utils.peers import Group, Peers, check_same
 
 _Memory = TypeVar("_Memory", bound=StreamMemory)
 _Value = TypeVar("_Value")
@@ -71,12 +68,14 @@ class Method(DeclaredState, ABC):
     # no value of a tensor decides what the host does (``ramen.kernels.cuda_graphs.holds`` excepted), and
     # whatever is kept is a declared state or memory
     recordable: ClassVar[bool] = False
+    # whether ``adapt`` learns from the images of all processes of a group, so that all of them learn the same
+    joins_groups: ClassVar[bool] = False
 
-    def __init__(
-        self, classifier: ZeroShotClassifier, *, seed: int = 0, group: "ProcessGroup | None" = None
-    ) -> None:
+    def __init__(self, classifier: ZeroShotClassifier, *, seed: int = 0, group: Group = None) -> None:
         super().__init__()
         self.classifier = check_classifier(classifier)
+        if group is not None and not self.joins_groups:
+            raise ValueError(f"group must be None: {type(self).__name__} has no way to share a stream")
         self.peers = None if group is None else Peers(group)
         self._same_as_peers = group is None
         self.seed = checks.integer("seed", seed, 0)
@@ -145,6 +144,23 @@ class Method(DeclaredState, ABC):
             return value
         values: list[_Value] = self.peers.values(value, "agreeing on parameters")
         return values[0] if smallest is None else min(values, key=smallest)
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """One row per image of the global batch, of those for this process's images."""
+        if self.peers is None:
+            return rows
+        return self.peers.gather(rows, self.peers.sizes, "gathering what the images have shown")
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes of a group, with the same bits in each of them."""
+        return tensor if self.peers is None else self.peers.total(tensor, "adding up")
+
+    def averaged(self, tensor: Tensor) -> Tensor:
+        """The mean over the processes of a group, for what all of them have computed of the same images.
+
+        They then continue with the same bits, also if they have different devices.
+        """
+        return tensor if self.peers is None else self.summed(tensor) / self.peers.size
 
     # -- what callers use ---------------------------------------------------------------------------
 

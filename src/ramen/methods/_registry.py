@@ -77,8 +77,8 @@ def create(name: str, classifier: "ZeroShotClassifier", **parameters: Any) -> "M
     cls = get_method(name)
     if parameters.get(GROUP) is None:
         parameters.pop(GROUP, None)
-    elif not _joins_groups(cls):
-        able = ", ".join(sorted(other for other, one in _METHODS.items() if _joins_groups(one)))
+    elif not cls.joins_groups:
+        able = ", ".join(sorted(other for other, one in _METHODS.items() if one.joins_groups))
         raise ValueError(
             f"group: method {name!r} cannot share a stream with other processes; these can: {able}"
         )
@@ -101,10 +101,6 @@ def _records() -> dict[str, MethodInfo]:
 def _defaults(cls: "type[Method]") -> dict[str, Any]:
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # behind self, classifier
     return {p.name: p.default for p in parameters if p.name != GROUP}
-
-
-def _joins_groups(cls: "type[Method]") -> bool:
-    return GROUP in inspect.signature(cls.__init__).parameters
 
 
 def _load_own_methods() -> None:

@@ -7,7 +7,7 @@ CVPR 2026.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,9 +28,7 @@ from ramen.methods._steps import adapted_logits, mixed_logits, sample_gradients,
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.byte_sizes import parse_bytes
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from ramen.utils.peers import Group
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
@@ -101,6 +99,7 @@ class Ramen(GradientMethod):
     later_parameters: ClassVar = {"unit_gradients": False}
     retrieves = True
     recordable = True
+    joins_groups = True
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class Ramen(GradientMethod):
         placement: str = "encoder",
         memory_budget: int | str | None = None,
         seed: int = 0,
-        group: "ProcessGroup | None" = None,
+        group: Group = None,
     ) -> None:
         super().__init__(classifier, seed=seed, group=group)
         self.entropy_weight = checks.flag("entropy_weight", entropy_weight)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
+Group: TypeAlias = "ProcessGroup | None"  # None: this process alone
 TIMEOUT_VARIABLE = "RAMEN_GROUP_TIMEOUT"
 _TIMEOUT = 60.0  # seconds
 _Value = TypeVar("_Value")
