@@ -71,9 +71,9 @@ class Peers:
         self.sizes = [0] * self.size
         self.traffic = Traffic()
         # Numbers that the host needs do not go through a GPU: a dead process is then found by the host.
-        backend = dist.get_backend(group)
         self._on_host: Any = group
-        if backend == "nccl":
+        self._takes_gpu_tensors = dist.get_backend(group) == "nccl"
+        if self._takes_gpu_tensors:
             ranks = dist.get_process_group_ranks(group)
             self._on_host = dist.new_group(ranks, backend="gloo", timeout=timedelta(seconds=self.timeout))
 
@@ -149,19 +149,19 @@ class Peers:
 
     def gather_meanwhile(self, rows: Tensor, sizes: Sequence[int], what: str) -> Callable[[], Tensor]:
         """``gather`` that travels while something else is computed; the function returned waits for it."""
-        most, flat = max(sizes), _as_bytes(rows)
+        most, flat = max(sizes), self._carried(_as_bytes(rows))
         if not most or not flat.shape[1]:
             return lambda: rows.new_empty(sum(sizes), *rows.shape[1:])
         own = flat.new_zeros(most, flat.shape[1])
         own[: len(flat)] = flat
         every = flat.new_empty(self.size * most, flat.shape[1])
-        wait = self._gather_equal(every, own, what, self.group)
+        wait = self._gather_equal(every, own, what, self._group_for(own))
 
         def gathered() -> Tensor:
             wait()
             parts = every.view(self.size, most, -1)
             found = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-            return _from_bytes(found, rows.dtype, rows.shape[1:])
+            return _from_bytes(found.to(rows.device), rows.dtype, rows.shape[1:])
 
         return gathered
 
@@ -177,11 +177,11 @@ class Peers:
             what: A word for an error message.
         """
         widths = [_as_bytes(column).shape[1] for column in rows]
-        packed = torch.cat([_as_bytes(column) for column in rows], 1)
+        packed = self._carried(torch.cat([_as_bytes(column) for column in rows], 1))
         arrived = packed.new_empty(sum(received), packed.shape[1])
         if packed.shape[1]:
             self._exchange_bytes(arrived, packed, list(sent), list(received), what)
-        parts = arrived.split(widths, 1)
+        parts = arrived.to(rows[0].device).split(widths, 1)
         return [_from_bytes(part, c.dtype, c.shape[1:]) for part, c in zip(parts, rows, strict=True)]
 
     def total(self, tensor: Tensor, what: str) -> Tensor:
@@ -192,6 +192,14 @@ class Peers:
         every = self.gather(tensor[None], [1] * self.size, what)
         exact = torch.float64 if tensor.is_floating_point() else every.dtype
         return every.to(exact).sum(0).to(tensor.dtype)
+
+    def _carried(self, tensor: Tensor) -> Tensor:
+        """The tensor where the group's backend takes it: gloo takes tensors on the CPU."""
+        return tensor if self._takes_gpu_tensors else tensor.cpu()
+
+    def _group_for(self, tensor: Tensor) -> Any:
+        """NCCL takes tensors of GPUs alone."""
+        return self._on_host if tensor.device.type == "cpu" else self.group
 
     # -- the two operations -------------------------------------------------------------------------
 
@@ -209,7 +217,9 @@ class Peers:
         import torch.distributed as dist
 
         with self._reported(what):
-            work = dist.all_to_all_single(arrived, packed, received, sent, group=self.group, async_op=True)
+            work = dist.all_to_all_single(
+                arrived, packed, received, sent, group=self._group_for(packed), async_op=True
+            )
         self._count((len(packed) - sent[self.rank]) * packed.shape[1])
         self._wait(work, what)
 
