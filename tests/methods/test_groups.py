@@ -368,6 +368,7 @@ def dying(group: ProcessGroup, folder: str, hangs: bool) -> str:
     method = create("ramen", "vit", "float32", PAPER, group)
     answers(method, stream(PARTS[3])[:2], PARTS[3][:2])
     method.save(folder)
+    method.peers.timeout = 3
     if group.rank() == 1:
         if hangs:
             time.sleep(600)
@@ -382,7 +383,7 @@ def dying(group: ProcessGroup, folder: str, hangs: bool) -> str:
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["dies", "hangs"])
 def test_a_process_that_does_not_answer_ends_the_group(tmp_path: Path, hangs: bool) -> None:
-    team = ProcessTeam(3, tmp_path, timeout=3)
+    team = ProcessTeam(3, tmp_path)
     try:
         found = team.outcomes(dying, str(tmp_path / "state"), hangs, without=1)
     finally:

@@ -136,8 +136,9 @@ def _followed(last: Mapping[str, Tensor] | None, state: Mapping[str, Tensor]) ->
 
 
 def _entries(state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Slots that hold an entry, and their rows."""
+    """Slots that hold an entry, and their rows, in the order of the rows."""
     slots = (state["table"][:-1] >= 0).nonzero()[:, 0]
+    slots = slots[state["table"][slots].argsort()]
     return slots, state["table"][slots]
 
 

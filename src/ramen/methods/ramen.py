@@ -148,10 +148,7 @@ class Ramen(GradientMethod):
             checks.choice("codec", codec, (*CODECS, AUTO)),
             None if memory_budget is None else parse_bytes("memory_budget", memory_budget),
         )
-        found = self.together(
-            found, smallest=lambda one: sum(self._plan(one[0], one[2]).max_bytes().values())
-        )
-        self.capacity, self.topk, self.codec, why = found
+        self.capacity, self.topk, self.codec, why = self._in_common(found)
         self.memory = self.add_memory(memory_for(self._plan(self.capacity, self.codec), self.peers))
         self.beta = AUTO if beta == AUTO else checks.number("beta", beta, 0)
         self.unit_gradients = beta == AUTO
@@ -251,6 +248,16 @@ class Ramen(GradientMethod):
             gradient_device=torch.device("cpu") if self.placement == "split" else None,
             processes=1 if self.peers is None else self.peers.size,
         )
+
+    def _in_common(self, found: tuple[int, int, str, Mapping[str, str]]) -> Any:
+        """What all processes of a group can hold, for parameters that each has chosen itself."""
+
+        def full(other: tuple[int, int, str, Mapping[str, str]]) -> int:
+            return sum(self._plan(other[0], other[2]).max_bytes().values())
+
+        common, why = self.together(found, smallest=full), found[3]
+        pairs = zip(("capacity", "topk", "codec"), found, common, strict=False)
+        return *(theirs if name in why else own for name, own, theirs in pairs), why
 
     def _choose_lr(self, size: tuple[int, int] | None) -> None:
         if size is None:
