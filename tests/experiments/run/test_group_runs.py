@@ -1,5 +1,6 @@
 """Runs that the processes of a group share: the results of one process, written by the first."""
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
 
 
 def run_in_group(group: ProcessGroup, experiments: list[Experiment], out: str) -> tuple[Any, str]:
-    console = Console(record=True, file=open(os.devnull, "w"))
+    console = Console(record=True, file=io.StringIO())
     results = run_experiments(experiments, Path(out), console=console, group=group)
     return results, console.export_text()
 
@@ -71,9 +72,17 @@ def interrupted_run(group: ProcessGroup, experiment: Experiment, out: str, after
     return 0
 
 
+def flat(scores: Any, name: str = "") -> dict[str, Any]:
+    """All numbers of nested scores by their full names."""
+    if isinstance(scores, dict):
+        return {key: one for part in scores for key, one in flat(scores[part], f"{name}.{part}").items()}
+    return {name: scores}
+
+
 def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    for part in ("experiment", "scores", "composition"):
-        assert found[part] == expected[part]
+    assert found["experiment"] == expected["experiment"]
+    assert found["composition"] == expected["composition"]
+    assert flat(found["scores"]) == pytest.approx(flat(expected["scores"]), rel=1e-5)
     assert found["provenance"]["method"] == expected["provenance"]["method"]
 
 
