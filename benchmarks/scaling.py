@@ -5,9 +5,9 @@
 Weak scaling: every process brings as many images to a step, whatever the number of processes, and the memory
 is the same. Processes on one machine share its cores, so that the time on a clock says little about them.
 What is compared is the CPU time of a process, of all its threads, for each part of a step, and the bytes that
-it sends. The model's rates (seconds per number searched, per number summed, per byte sent) come from one process
-with shares of several sizes, and from exchanges between two; none comes from the steps that it is compared
-with.
+it sends. The model's rates (seconds per number searched, per number summed, per byte sent) come from one
+process with shares of several sizes, and from exchanges between two; none comes from the steps that it is
+compared with.
 """
 
 import argparse

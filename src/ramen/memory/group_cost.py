@@ -7,8 +7,6 @@ of which a process keeps those that it owns itself: on average one of as many as
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from ramen.memory.plan import MemoryPlan
 
 _COUNT = 8  # bytes of an integer
@@ -16,11 +14,15 @@ _FACTS = 4 * _COUNT  # pseudo-label, tag, whether it may be stored, entropy
 _FOUND = 1 + 4 + 4 + _COUNT + _COUNT  # valid, distance, entropy, tag, stream number
 _SCORE = 8  # to compare candidates of several pieces
 _FLOAT = 4
+_MOST_PROCESSES = 1025  # that are looked at
 
 
 @dataclass(frozen=True)
 class Link:
-    """What connects the processes: bytes per second that each can send, and seconds per message."""
+    """What connects the processes: bytes per second that each can send, and seconds that an exchange adds.
+
+    The messages of one exchange travel side by side.
+    """
 
     name: str
     bandwidth: float
@@ -29,10 +31,10 @@ class Link:
 
 # What these links reach in practice, about four fifths of what they are named for.
 LINKS = (
-    Link("NVLink", 360e9, 10e-6),
-    Link("PCIe", 25e9, 15e-6),
-    Link("100 Gbit/s Ethernet", 10e9, 30e-6),
-    Link("10 Gbit/s Ethernet", 1e9, 50e-6),
+    Link("NVLink", 360e9, 20e-6),
+    Link("PCIe", 25e9, 30e-6),
+    Link("100 Gbit/s Ethernet", 10e9, 60e-6),
+    Link("10 Gbit/s Ethernet", 1e9, 100e-6),
 )
 
 
@@ -104,7 +106,7 @@ class GroupStep:
 
     def exchange_seconds(self, link: Link) -> float:
         """How long the exchanges take, if nothing else happens meanwhile."""
-        return self.sent_bytes() / link.bandwidth + self.messages() * link.latency
+        return self.sent_bytes() / link.bandwidth + len(self.packed()) * link.latency
 
     # -- work of a process --------------------------------------------------------------------------
 
@@ -121,36 +123,29 @@ class GroupStep:
         share = self.topk / self.plan.capacity
         return self.plan.slots / self.processes * (1 - (1 - share) ** self.batch)
 
-    def crossing(self, link: Link, seconds_an_image: float) -> int | None:
-        """How many processes it takes until exchanges take longer than the passes; None if they never do.
+    # -- with the passes ----------------------------------------------------------------------------
+
+    def images_a_second(self, link: Link, seconds_an_image: float) -> float:
+        """What all processes answer together, if exchanges and passes follow each other.
 
         Args:
             link: Between the processes.
-            seconds_an_image: What the passes take, per image of a process.
+            seconds_an_image: What a process takes by itself, with a memory of its own.
         """
-        return next(
-            (
-                count
-                for count in range(2, 4097)
-                if self.of(count).exchange_seconds(link) > seconds_an_image * self.images
-            ),
-            None,
-        )
+        return self.batch / (self.images * seconds_an_image + self.exchange_seconds(link))
+
+    def processes_for(self, rate: float, link: Link, seconds_an_image: float) -> int | None:
+        """The fewest processes that answer ``rate`` images a second; None if no number of them does."""
+        steps = (self.of(count) for count in range(1, _MOST_PROCESSES))
+        enough = (one for one in steps if one.images_a_second(link, seconds_an_image) >= rate)
+        return next((one.processes for one in enough), None)
+
+    def crossing(self, link: Link, seconds_an_image: float) -> int | None:
+        """From how many processes on exchanges take longer than the rest of a step; None if they never do."""
+        steps = (self.of(count) for count in range(2, _MOST_PROCESSES))
+        own = self.images * seconds_an_image
+        return next((one.processes for one in steps if one.exchange_seconds(link) > own), None)
 
     def of(self, processes: int) -> "GroupStep":
         """The same for another number of processes."""
         return replace(self, plan=replace(self.plan, processes=processes))
-
-
-def vision_transformer_plan(classes: int, capacity: int, codec: str, processes: int) -> MemoryPlan:
-    """The memory of a CLIP ViT-B/16 (512 numbers per embedding, 39,936 per gradient, norms of 768)."""
-    return MemoryPlan(
-        classes,
-        capacity,
-        512,
-        39_936,
-        codec=codec,
-        blocks=[768] * 52,
-        device=torch.device("cpu"),
-        processes=processes,
-    )
