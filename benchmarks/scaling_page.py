@@ -140,8 +140,8 @@ def _example(setting: Setting, where: str, wanted: float, images: int, link: Lin
     own, exchanged = 1000 * images * setting.seconds, 1000 * step.exchange_seconds(link)
     return (
         f"{wanted:,.0f} images/s with {setting.name} over {link.name}: {count} processes on {where}, "
-        f"each with {images} images per step. A step takes {own:.1f} ms of passes and memory and {exchanged:.2f} ms of "
-        f"exchanges ({step.sent_bytes() / 1e6:,.1f} MB sent by each process), together "
+        f"each with {images} images per step. A step takes {own:.1f} ms of passes and memory and "
+        f"{exchanged:.2f} ms of exchanges ({step.sent_bytes() / 1e6:,.1f} MB sent by each process), together "
         f"{step.images_a_second(link, setting.seconds):,.0f} images/s. Each process holds up to "
         f"{readable_bytes(step.memory_bytes())}."
     )
