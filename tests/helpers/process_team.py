@@ -10,8 +10,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
+
 _PRELOADED = ["torch", "torch.distributed", "ramen.methods.ramen", "ramen.testing"]
 _ANSWER_SECONDS = 120.0
+TEAM_SIZE = 8 if RUN_SLOW_TESTS else 4
 
 
 class ProcessTeam:
@@ -24,21 +27,24 @@ class ProcessTeam:
     """
 
     def __init__(self, size: int, folder: Path, timeout: float = 20.0) -> None:
+        self.size, self._folder, self._timeout = size, folder, timeout
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        self._sound = False  # processes that have lost each other are replaced
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)  # torch is imported once
-        self.size = size
-        self._pipes: list[Connection] = []
-        self.processes = []
-        meeting = folder / f"team-{secrets.token_hex(4)}"
-        for rank in range(size):
+        meeting = self._folder / f"team-{secrets.token_hex(4)}"
+        for rank in range(self.size):
             here, there = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(rank, size, str(meeting), timeout, there), daemon=True
-            )
+            arguments = rank, self.size, str(meeting), self._timeout, there
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self._pipes.append(here)
-            self.processes.append(process)
+            self._processes.append(process)
+        self._sound = True
 
     def run(self, function: Callable[..., Any], *arguments: Any, processes: int | None = None) -> list[Any]:
         """``function(group, *arguments)`` in a group of the first ``processes``; their results in order.
@@ -60,19 +66,26 @@ class ProcessTeam:
         without: int | None = None,
     ) -> list[Any]:
         """The same, with a ``Failure`` for a process that has raised an error; ``without`` one's answer."""
+        if not self._sound:
+            self.close()
+            self._start()
         count = self.size if processes is None else processes
         for pipe in self._pipes[:count]:
             pipe.send_bytes(pickle.dumps((function, arguments, count)))
-        return [_answer(pipe) for rank, pipe in enumerate(self._pipes[:count]) if rank != without]
+        pipes = [pipe for rank, pipe in enumerate(self._pipes[:count]) if rank != without]
+        found = [_answer(pipe) for pipe in pipes]
+        self._sound = without is None and not any(isinstance(one, Failure) for one in found)
+        return found
 
     def close(self) -> None:
         for pipe in self._pipes:
             pipe.close()  # they end when nobody is there
-        for process in self.processes:
-            process.join(5)
+        for process in self._processes:
+            process.join(2)
             if process.is_alive():
                 process.kill()
                 process.join()
+        self._pipes, self._processes = [], []
 
 
 class Failure:

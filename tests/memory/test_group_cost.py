@@ -1,7 +1,5 @@
 """The model of a group's step against what processes count, and against plain arithmetic."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch.distributed import ProcessGroup
@@ -11,13 +9,6 @@ from ramen.memory.group_memory import GroupMemory
 from ramen.memory.plan import MemoryPlan
 from ramen.utils.peers import Peers
 from tests.helpers.process_team import ProcessTeam
-
-
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
-    team = ProcessTeam(4, tmp_path_factory.mktemp("team"))
-    yield team
-    team.close()
 
 
 def modelled(queues: int, processes: int, codec: str = "sign") -> GroupStep:

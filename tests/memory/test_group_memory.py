@@ -16,10 +16,10 @@ from ramen.memory.group_memory import GroupMemory
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
 from ramen.utils.peers import Peers
-from tests.helpers.process_team import ProcessTeam, cut
+from tests.helpers.process_team import TEAM_SIZE, ProcessTeam, cut
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 
-MOST = 8 if RUN_SLOW_TESTS else 4
+MOST = TEAM_SIZE
 WIDTH, GRADIENT = 8, 70
 
 
@@ -121,13 +121,6 @@ def in_group(group: ProcessGroup, case: Case) -> tuple[list[dict[str, Tensor]], 
             memory.accumulate = case.accumulate
             memory.restore(state)
     return answers, memory.state()
-
-
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
-    team = ProcessTeam(MOST, tmp_path_factory.mktemp("team"))
-    yield team
-    team.close()
 
 
 def check(team: ProcessTeam, case: Case) -> None:

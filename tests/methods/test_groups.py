@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from torch.distributed import ProcessGroup
 import ramen
 from ramen import testing
 from ramen.methods._base import Method
-from tests.helpers.process_team import Failure, ProcessTeam, cut
-from tests.helpers.slow_tests import RUN_SLOW_TESTS
+from tests.helpers.process_team import TEAM_SIZE, Failure, ProcessTeam, cut
 
-MOST = 8 if RUN_SLOW_TESTS else 4
+MOST = TEAM_SIZE
 PARTS = {
     2: ((3, 4), (0, 5), (6, 0), (1, 1), (2, 3)),
     3: ((3, 2, 4), (0, 0, 5), (6, 1, 0), (1, 1, 1), (2, 0, 3)),
@@ -55,13 +53,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "note": {"lr": 1e-3, "memory": 6},
     "rotta": {"memory": 6, "nu": 0.1},
 }
-
-
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
-    team = ProcessTeam(MOST, tmp_path_factory.mktemp("team"))
-    yield team
-    team.close()
 
 
 @cache

@@ -1,6 +1,5 @@
 """What processes tell each other: values, uneven rows, sums, errors."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from ramen.utils.peers import GroupError, Peers
 from tests.helpers.process_team import ProcessTeam
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
-
-
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
-    team = ProcessTeam(3, tmp_path_factory.mktemp("team"))
-    yield team
-    team.close()
 
 
 def rows(rank: int, count: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -36,7 +28,7 @@ def gathered(group: ProcessGroup, sizes: list[int], shape: tuple[int, ...]) -> l
 @pytest.mark.parametrize("sizes", [[2, 0, 3], [0, 0, 1], [4, 4, 4], [0, 0, 0]])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
 def test_uneven_rows_arrive_bit_for_bit(team: ProcessTeam, sizes: list[int], shape: tuple[int, ...]) -> None:
-    for found in team.run(gathered, sizes, shape):
+    for found in team.run(gathered, sizes, shape, processes=3):
         for dtype, one in zip(DTYPES, found, strict=True):
             expected = torch.cat([rows(rank, sizes[rank], dtype, shape) for rank in range(3)])
             assert one.dtype == dtype
@@ -52,7 +44,7 @@ def exchanged(group: ProcessGroup, counts: list[list[int]]) -> tuple[list[Tensor
 
 def test_rows_go_to_their_receivers(team: ProcessTeam) -> None:
     counts = [[1, 2, 0], [0, 0, 0], [3, 1, 2]]
-    results = team.run(exchanged, counts)
+    results = team.run(exchanged, counts, processes=3)
     for receiver, (found, sent) in enumerate(results):
         for column, (dtype, shape) in zip(found, ((torch.float16, (5,)), (torch.int64, ())), strict=True):
             parts = [
@@ -72,7 +64,7 @@ def agreed(group: ProcessGroup) -> tuple[Any, ...]:
 
 
 def test_numbers_values_and_sums(team: ProcessTeam) -> None:
-    results = team.run(agreed)
+    results = team.run(agreed, processes=3)
     for rank, (numbers, words, total, sizes, own) in enumerate(results):
         assert numbers == [0, 1, 4]
         assert words == [{"rank": one, "text": "ä" * one} for one in range(3)]
@@ -99,7 +91,7 @@ def failing(group: ProcessGroup) -> str:
 
 def test_an_error_in_one_process_is_known_to_all(team: ProcessTeam) -> None:
     told = "GroupError: saving failed in process 1 of the group: OSError: the disk is full"
-    assert team.run(failing) == [told, "OSError: the disk is full", told]
+    assert team.run(failing, processes=3) == [told, "OSError: the disk is full", told]
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])

@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,6 @@ def test_parts_are_consecutive_and_equal(count: int) -> None:
     assert all(part.stop > part.start and part.stop <= batch.stop for part in readable)
 
 
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
-    team = ProcessTeam(3, tmp_path_factory.mktemp("team"))
-    yield team
-    team.close()
-
-
 def run_in_group(group: ProcessGroup, experiments: list[Experiment], out: str) -> tuple[Any, str]:
     console = Console(record=True, file=io.StringIO())
     results = run_experiments(experiments, Path(out), console=console, group=group)
@@ -72,17 +64,26 @@ def interrupted_run(group: ProcessGroup, experiment: Experiment, out: str, after
     return 0
 
 
-def flat(scores: Any, name: str = "") -> dict[str, Any]:
-    """All numbers of nested scores by their full names."""
+def numbers(scores: Any, name: str = "") -> dict[str, Any]:
+    """Nested scores by their full names."""
     if isinstance(scores, dict):
-        return {key: one for part in scores for key, one in flat(scores[part], f"{name}.{part}").items()}
+        parts = [numbers(scores[part], f"{name}.{part}") for part in scores]
+        return {key: one for part in parts for key, one in part.items()}
     return {name: scores}
+
+
+def nearly(scores: Any) -> dict[str, Any]:
+    """What equals scores up to the rounding of passes with batches of another size."""
+    return {
+        name: pytest.approx(score, rel=1e-5) if isinstance(score, float) else score
+        for name, score in numbers(scores).items()
+    }
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found["experiment"] == expected["experiment"]
     assert found["composition"] == expected["composition"]
-    assert flat(found["scores"]) == pytest.approx(flat(expected["scores"]), rel=1e-5)
+    assert numbers(found["scores"]) == nearly(expected["scores"])
     assert found["provenance"]["method"] == expected["provenance"]["method"]
 
 
