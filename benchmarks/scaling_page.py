@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ramen.memory.codecs import CODECS
-from ramen.memory.group_cost import LINKS, GroupStep, Link
+from ramen.memory.group_cost import LINKS, GroupStep, NetworkLink
 from ramen.memory.plan import MemoryPlan
 from ramen.utils.byte_sizes import readable_bytes
 
@@ -133,7 +133,7 @@ def examples() -> list[str]:
     return found
 
 
-def _example(setting: Setting, where: str, wanted: float, images: int, link: Link) -> str:
+def _example(setting: Setting, where: str, wanted: float, images: int, link: NetworkLink) -> str:
     count = setting.step(1, images).processes_for(wanted, link, setting.seconds)
     assert count is not None
     step = setting.step(count, images)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributed import ProcessGroup
 
-from ramen.memory.group_cost import LINKS, GroupStep, Link
+from ramen.memory.group_cost import LINKS, GroupStep, NetworkLink
 from ramen.memory.group_memory import GroupMemory
 from ramen.memory.plan import MemoryPlan
 from ramen.utils.peers import Peers
@@ -64,7 +64,7 @@ def test_work_stays_the_same_in_each_process() -> None:
 
 
 def test_rates_and_crossings() -> None:
-    work, slow = modelled(8, 4), Link("a slow one", 1e3, 0.0)
+    work, slow = modelled(8, 4), NetworkLink("a slow one", 1e3, 0.0)
     seconds = work.exchange_seconds(slow)
     assert seconds == work.sent_bytes() / 1e3
     assert work.images_a_second(slow, 0.5) == pytest.approx(240 / (30 + seconds))

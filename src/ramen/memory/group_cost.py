@@ -18,7 +18,7 @@ _MOST_PROCESSES = 1025  # that are looked at
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkLink:
     """What connects the processes: bytes per second that each can send, and seconds that an exchange adds.
 
     The messages of one exchange travel side by side.
@@ -31,10 +31,10 @@ class Link:
 
 # What these links reach in practice, about four fifths of what they are named for.
 LINKS = (
-    Link("NVLink", 360e9, 20e-6),
-    Link("PCIe", 25e9, 30e-6),
-    Link("100 Gbit/s Ethernet", 10e9, 60e-6),
-    Link("10 Gbit/s Ethernet", 1e9, 100e-6),
+    NetworkLink("NVLink", 360e9, 20e-6),
+    NetworkLink("PCIe", 25e9, 30e-6),
+    NetworkLink("100 Gbit/s Ethernet", 10e9, 60e-6),
+    NetworkLink("10 Gbit/s Ethernet", 1e9, 100e-6),
 )
 
 
@@ -104,7 +104,7 @@ class GroupStep:
         """Messages that each process sends."""
         return len(self.packed()) * (self.processes - 1)
 
-    def exchange_seconds(self, link: Link) -> float:
+    def exchange_seconds(self, link: NetworkLink) -> float:
         """How long the exchanges take, if nothing else happens meanwhile."""
         return self.sent_bytes() / link.bandwidth + len(self.packed()) * link.latency
 
@@ -125,7 +125,7 @@ class GroupStep:
 
     # -- with the passes ----------------------------------------------------------------------------
 
-    def images_a_second(self, link: Link, seconds_an_image: float) -> float:
+    def images_a_second(self, link: NetworkLink, seconds_an_image: float) -> float:
         """What all processes answer together, if exchanges and passes follow each other.
 
         Args:
@@ -134,13 +134,13 @@ class GroupStep:
         """
         return self.batch / (self.images * seconds_an_image + self.exchange_seconds(link))
 
-    def processes_for(self, rate: float, link: Link, seconds_an_image: float) -> int | None:
+    def processes_for(self, rate: float, link: NetworkLink, seconds_an_image: float) -> int | None:
         """The fewest processes that answer ``rate`` images a second; None if no number of them does."""
         steps = (self.of(count) for count in range(1, _MOST_PROCESSES))
         enough = (one for one in steps if one.images_a_second(link, seconds_an_image) >= rate)
         return next((one.processes for one in enough), None)
 
-    def crossing(self, link: Link, seconds_an_image: float) -> int | None:
+    def crossing(self, link: NetworkLink, seconds_an_image: float) -> int | None:
         """From how many processes on exchanges take longer than the rest of a step; None if they never do."""
         steps = (self.of(count) for count in range(2, _MOST_PROCESSES))
         own = self.images * seconds_an_image

@@ -84,7 +84,10 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found["experiment"] == expected["experiment"]
     assert found["composition"] == expected["composition"]
     assert numbers(found["scores"]) == nearly(expected["scores"])
-    assert found["provenance"]["method"] == expected["provenance"]["method"]
+    methods = [result["provenance"]["method"] for result in (found, expected)]
+    assert methods[0]["parameters"] == methods[1]["parameters"]
+    chosen = [{name: one["value"] for name, one in method["chosen"].items()} for method in methods]
+    assert chosen[0] == chosen[1]
 
 
 def test_results_are_those_of_one_process(team: ProcessTeam, tmp_path: Path) -> None:
