@@ -124,7 +124,7 @@ class GroupMemory(StreamMemory):
         own = self.peers.own
         if batch != own.stop - own.start:
             raise ValueError(f"batch must be {own.stop - own.start}, as announced, got {batch}")
-        self._first = self.seen
+        self._first, self._gathered = self.seen, None
         self.seen += sum(self.peers.sizes)
         return range(self._first + own.start, self._first + own.stop)
 

@@ -209,7 +209,7 @@ class Peers:
         with self._reported(what):
             work = dist.all_gather_into_tensor(every, own, group=group, async_op=True)
         self._count((self.size - 1) * own.numel() * own.element_size())
-        return lambda: self._wait(work, what)
+        return lambda: self._wait(work, own, what)
 
     def _exchange_bytes(
         self, arrived: Tensor, packed: Tensor, sent: list[int], received: list[int], what: str
@@ -221,15 +221,18 @@ class Peers:
                 arrived, packed, received, sent, group=self._group_for(packed), async_op=True
             )
         self._count((len(packed) - sent[self.rank]) * packed.shape[1])
-        self._wait(work, what)
+        self._wait(work, packed, what)
 
     def _count(self, sent: int) -> None:
         self.traffic.bytes += sent
         self.traffic.calls += 1
 
-    def _wait(self, work: Any, what: str) -> None:
+    def _wait(self, work: Any, sent: Tensor, what: str) -> None:
         with self._reported(what):
-            work.wait(timedelta(seconds=self.timeout))
+            if sent.device.type == "cpu":
+                work.wait(timedelta(seconds=self.timeout))
+            else:
+                work.wait()  # the GPU waits, not the host; NCCL itself ends a process that waits for too long
 
     @contextmanager
     def _reported(self, what: str) -> "Iterator[None]":
