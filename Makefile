@@ -1,12 +1,16 @@
-# `make demo` installs everything into .venv and runs the main job; `make test` installs and runs all checks;
-# `make test-all` also runs in full what `make test` shortens.
+# `make demo` installs everything into .venv and runs the main job; `make serve` serves the tiny model at
+# http://127.0.0.1:8000; `make test` installs and runs all checks; `make test-all` also runs in full what
+# `make test` shortens.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint check clean
+.PHONY: demo serve test test-all lint check clean
 
 demo: .venv/installed
 	$(BIN)/ramen demo
+
+serve: .venv/installed
+	$(BIN)/ramen serve --no-auth
 
 test: lint check
 
@@ -21,7 +25,7 @@ lint: .venv/installed
 
 # Two workers with one thread each: more threads than cores make small tensors many times slower.
 check: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

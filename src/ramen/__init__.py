@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ramen.models import prompts as prompts
     from ramen.models.classifier import ZeroShotClassifier as ZeroShotClassifier
     from ramen.models.prefetch import prefetch as prefetch
+    from ramen.serve.client.async_client import AsyncClient as AsyncClient
+    from ramen.serve.client.client import Client as Client
+    from ramen.serve.client.errors import ServerError as ServerError
     from ramen.serve.predictor import Predictor as Predictor
     from ramen.serve.result import Result as Result
     from ramen.utils.peers import GroupError as GroupError
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "AffineEncoder": "ramen.encoder.affine_encoder",
     "Answer": "ramen.methods._answers",
+    "AsyncClient": "ramen.serve.client.async_client",
+    "Client": "ramen.serve.client.client",
     "GroupError": "ramen.utils.peers",
     "Method": "ramen.methods._base",
     "MethodInfo": "ramen.methods._info",
@@ -45,6 +50,7 @@ _HOMES = {
     "Predictor": "ramen.serve.predictor",
     "Preprocess": "ramen.images.preprocess",
     "Result": "ramen.serve.result",
+    "ServerError": "ramen.serve.client.errors",
     "ZeroShotClassifier": "ramen.models.classifier",
     "create": "ramen.methods._registry",
     "describe": "ramen.methods._registry",

@@ -19,6 +19,9 @@ from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
 from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
 from ramen.serve.commands.classify import classify, split_names
+from ramen.serve.commands.serve import EPILOG as SERVE_EPILOG
+from ramen.serve.commands.serve import serve
+from ramen.serve.commands.token import app as token_app
 from ramen.utils.cublas import without_workspaces
 from ramen.utils.exit_codes import exit_on_error
 
@@ -29,10 +32,12 @@ app = typer.Typer(
     help="Test-time adaptation of CLIP-like models on mixed-domain image streams.",
 )
 app.command(epilog=CLASSIFY_EPILOG)(classify)
+app.command(epilog=SERVE_EPILOG)(serve)
 for command in (run, compare, sweep, report, study, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
+app.add_typer(token_app, name="token")
 
 
 def _show_version(asked: bool) -> None:

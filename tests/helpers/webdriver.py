@@ -13,6 +13,8 @@ from typing import Any
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 ENTER = "\ue007"
+ESCAPE = "\ue00c"
+TAB = "\ue004"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for a reference to an element
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -75,8 +77,9 @@ class Browser:
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"{verb} {path}: {json.load(error)['value']['message']}") from None
 
-    def open(self, page: Path) -> None:
-        self._call("POST", "/url", {"url": page.as_uri()})
+    def open(self, page: Path | str) -> None:
+        """Open a file, or an address."""
+        self._call("POST", "/url", {"url": page if isinstance(page, str) else page.as_uri()})
 
     def script(self, code: str, *arguments: Any) -> Any:
         return self._call("POST", "/execute/sync", {"script": code, "args": list(arguments)})
@@ -100,11 +103,48 @@ class Browser:
         """The page's background for readers who prefer light pages, and for those who prefer dark ones."""
         colour = "return getComputedStyle(document.body).backgroundColor"
         light = self.script(colour)
-        feature = {"name": "prefers-color-scheme", "value": "dark"}
-        self.devtools("Emulation.setEmulatedMedia", {"features": [feature]})
+        self.prefer("dark")
         dark = self.script(colour)
-        self.devtools("Emulation.setEmulatedMedia", {"features": []})
+        self.prefer(None)
         return light, dark
+
+    def prefer(self, scheme: str | None) -> None:
+        """Behave as for readers who prefer "light" or "dark" pages; None for what the system says."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
+        self.devtools("Emulation.setEmulatedMedia", {"features": features})
+
+    def focused(self) -> str:
+        """The id of the element that has the focus."""
+        return self.script("return document.activeElement.id")
+
+    def press(self, key: str) -> None:
+        """Press a key of the keyboard wherever the focus is."""
+        steps = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": steps}]})
+
+    def text(self, css: str) -> str:
+        """What readers see in an element, in lines without empty ones; its blanks are all ordinary ones."""
+        return self.texts(css)[0]
+
+    def texts(self, css: str) -> list[str]:
+        """The same of all elements that match."""
+        code = "return [...document.querySelectorAll(arguments[0])].map(element => element.innerText)"
+        shown = [text.splitlines() for text in self.script(code, css)]
+        return ["\n".join(line for line in lines if line.strip()).replace("\xa0", " ") for lines in shown]
+
+    def shows(self, css: str, words: str) -> None:
+        """Wait until an element says something."""
+        plain = "document.querySelector(arguments[0]).textContent.replaceAll('\\u00a0', ' ')"
+        self.wait(f"{plain}.includes(arguments[1])", css, words)
+
+    def wait(self, condition: str, *arguments: Any, patience: float = 30.0) -> Any:
+        """Wait until an expression in the page's language is true, and return its value."""
+        end = time.monotonic() + patience
+        while not (value := self.script(f"return {condition}", *arguments)):
+            if time.monotonic() > end:
+                raise AssertionError(f"after {patience:.0f} s it is still not true that {condition}")
+            time.sleep(0.02)
+        return value
 
     def devtools(self, command: str, parameters: dict[str, Any]) -> Any:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})

@@ -5,7 +5,6 @@ Files are read, never mapped into memory: one that somebody shortens meanwhile c
 """
 
 import os
-import stat
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -26,6 +25,7 @@ from PIL import (  # the plugins too: Pillow would load all that it has before i
 from torch import Tensor
 
 from ramen.images.file_checks import LimitedReads, check_scans, check_tags, check_texts, gif_size
+from ramen.images.file_reading import check_bytes, read_file, read_object
 from ramen.images.file_suffixes import SUFFIXES_BY_FORMAT
 from ramen.images.pillow_warnings import no_pillow_warnings
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
@@ -122,9 +122,9 @@ def decode(
 
 def _decode(source: object, settings: DecodingSettings) -> Image.Image:
     if isinstance(source, str | os.PathLike):
-        return _from_bytes(_read_file(source, settings.max_bytes), settings)
+        return _from_bytes(read_file(source, settings.max_bytes), settings)
     if isinstance(source, bytes | bytearray | memoryview):
-        _check_bytes(source.nbytes if isinstance(source, memoryview) else len(source), settings.max_bytes)
+        check_bytes(source.nbytes if isinstance(source, memoryview) else len(source), settings.max_bytes)
         return _from_bytes(bytes(source), settings)
     if isinstance(source, Image.Image):
         return _from_pil(source, settings)
@@ -153,45 +153,6 @@ def _reason(error: Exception) -> str:
 
 
 # -- bytes ------------------------------------------------------------------------------------------
-
-
-def _read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    _check_is_file(os.stat(path))  # before it is opened, which is already an action for some devices
-    # Without waiting for a writer, should it have become a FIFO meanwhile.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        _check_is_file(status)
-        _check_bytes(status.st_size, max_bytes)
-        return read_object(file, max_bytes)
-
-
-def _check_is_file(status: os.stat_result) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise ValueError("it is a directory")
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
-
-
-def _check_bytes(count: int, max_bytes: int) -> None:
-    if count > max_bytes:
-        raise ValueError(f"it has {readable_bytes(count)}, more than {readable_bytes(max_bytes)}")
-
-
-def read_object(file: Any, max_bytes: int) -> bytes:
-    """All bytes of a file object; no more than one beyond ``max_bytes`` is ever read."""
-    if getattr(file, "seekable", lambda: False)():
-        file.seek(0)
-    parts: list[bytes] = []
-    missing = max_bytes + 1
-    while missing > 0 and (part := file.read(missing)):
-        if not isinstance(part, bytes | bytearray | memoryview):
-            raise TypeError(f"its file must be opened in binary mode, but it gave {type(part).__name__}")
-        parts.append(bytes(part))
-        missing -= len(part)
-    if missing <= 0:
-        raise ValueError(f"it has more than {readable_bytes(max_bytes)}")
-    return b"".join(parts)
 
 
 def _from_bytes(data: bytes, settings: DecodingSettings) -> Image.Image:

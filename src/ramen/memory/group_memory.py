@@ -113,6 +113,14 @@ class GroupMemory(StreamMemory):
         """The most that this process's share will ever take."""
         return self.share.most_bytes()
 
+    def allocated_bytes(self) -> int:
+        """What this process's share takes now."""
+        return self.share.allocated_bytes()
+
+    def fill(self) -> tuple[int, int] | None:
+        """How many entries this process holds, and how many it can hold."""
+        return self.share.fill()
+
     # -- insertion ----------------------------------------------------------------------------------
 
     def admit(self, batch: int) -> range:

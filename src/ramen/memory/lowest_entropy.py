@@ -131,6 +131,10 @@ class LowestEntropyMemory(StreamMemory):
         slots = self.classes * self.capacity
         return counts + slots * sum(column.row_bytes for column in self.columns.values())
 
+    def fill(self) -> tuple[int, int]:
+        """How many entries it holds, and how many it can hold."""
+        return int(self._counts.sum()), self.classes * self.capacity
+
     def __getitem__(self, name: str) -> Tensor:
         """A column, ``(classes, capacity, ...)``; zeros in empty slots."""
         return self._tables[name]

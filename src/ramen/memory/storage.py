@@ -104,6 +104,10 @@ class Storage(StreamMemory):
         """What the memory takes now."""
         return self._table.bytes() + sum(t.numel() * t.element_size() for t in self._index.values())
 
+    def fill(self) -> tuple[int, int]:
+        """How many entries it holds, and how many it can hold."""
+        return len(self), self.slots
+
     def _check_fits(self) -> None:
         for device, needed in self.max_bytes().items():
             free = free_bytes(device)

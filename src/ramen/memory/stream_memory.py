@@ -59,6 +59,14 @@ class StreamMemory(ABC):
     def most_bytes(self) -> int:
         """The most that it will ever take."""
 
+    def allocated_bytes(self) -> int:
+        """What it takes now; unless a memory says otherwise, it has all that it will ever take."""
+        return self.most_bytes()
+
+    def fill(self) -> tuple[int, int] | None:
+        """How many entries it holds, and how many it can hold; None if it does not count."""
+        return None
+
     # -- for a group of processes -------------------------------------------------------------------
 
     def join(self, states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -174,3 +174,8 @@ class DeclaredState:
         """The most that the method will ever keep of the stream."""
         states = sum(declared.bytes for declared in self._states.values())
         return states + sum(memory.most_bytes() for memory in self.memories.values())
+
+    def allocated_bytes(self) -> int:
+        """What the method keeps of the stream now."""
+        states = sum(declared.bytes for declared in self._states.values())
+        return states + sum(memory.allocated_bytes() for memory in self.memories.values())

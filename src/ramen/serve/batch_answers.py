@@ -8,7 +8,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,15 +21,42 @@ from ramen.serve.result import Result
 from ramen.utils.numerics import finite_or_zero, plain_numerics
 
 _TOP = 5
+_NOT_ADAPTED = "adaptation failed, so that a batch was answered zero-shot"
 _log = logging.getLogger("ramen")
 
 
 @dataclass(frozen=True)
 class BatchResults:
-    """The results for the images of a batch, and how many of them the method failed to answer."""
+    """What is said about the images of a batch.
+
+    Attributes:
+        results: One per image.
+        zero_shot_fallbacks: How many of them the method failed to answer.
+        probabilities: One per result, of all classes; empty unless they were asked for, None for an error.
+    """
 
     results: list[Result]
     zero_shot_fallbacks: int = 0
+    probabilities: list[NDArray[np.float32] | None] = field(default_factory=list)
+
+
+class FailureLog:
+    """Logs errors when they first happen, and then at every power of ten."""
+
+    def __init__(self) -> None:
+        self._failures: Counter[str] = Counter()  # by what failed and the error's type
+
+    def add(self, what: str, error: Exception) -> None:
+        """Something failed."""
+        kind = f"{what}: {type(error).__module__}.{type(error).__qualname__}"
+        self._failures[kind] += 1
+        times = self._failures[kind]
+        if times == 1:
+            # as text: a log record with the exception would keep its frames and their tensors alive
+            trace = "".join(traceback.format_exception(error))
+            _log.error("%s (logged again after 10, 100, ... such errors):\n%s", what, trace)
+        elif str(times).rstrip("0") == "1":
+            _log.error("%s, for the %dth time: %s: %s", what, times, type(error).__name__, error)
 
 
 class BatchAnswers:
@@ -37,11 +64,16 @@ class BatchAnswers:
 
     Args:
         method: What answers as long as it can.
+        failures: Where errors are logged.
+        all_probabilities: Also return the probabilities of all classes.
     """
 
-    def __init__(self, method: Method) -> None:
+    def __init__(
+        self, method: Method, failures: FailureLog | None = None, *, all_probabilities: bool = False
+    ) -> None:
         self.method = method
-        self._failures: Counter[str] = Counter()  # by what failed and the error's type
+        self._failures = failures or FailureLog()
+        self._all_probabilities = all_probabilities
 
     def stack(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:
         """Images of one size as a batch, in memory from which the device takes it without waiting.
@@ -56,47 +88,71 @@ class BatchAnswers:
 
     def answer(self, keys: Sequence[str], pixels: Tensor) -> BatchResults:
         """Results for a batch that ``stack`` returned, of images of the encoder's size ``(3, H, W)``."""
-        numbers = self._adapted(pixels)
-        if numbers is not None:
-            return BatchResults(self._results(keys, numbers))
-        results: list[Result] = []
-        self._answer_zero_shot(keys, pixels, results)
-        return BatchResults(results, sum(result.error is None for result in results))
-
-    def _adapted(self, pixels: Tensor) -> list[list[float]] | None:
-        """The method's answers; None if it fails."""
         try:
             method = self.method
-            prediction = method.predict(self._images(pixels), return_support=method.retrieves)
-            return _numbers(prediction)
+            prediction = method.predict(self.images(pixels), return_support=method.retrieves)
+            return self._adapted(keys, prediction)
         except Exception as error:
-            self._log_failure("adaptation failed, so that a batch was answered zero-shot", error)
-        return None  # not above: the error keeps its frames alive, and with them what filled the memory
+            self._failures.add(_NOT_ADAPTED, error)
+        # not above: the error keeps its frames alive, and with them what filled the memory
+        return self.zero_shot(keys, pixels)
 
-    def _answer_zero_shot(self, keys: Sequence[str], pixels: Tensor, results: list[Result]) -> None:
+    def predicted(
+        self, keys: Sequence[str], pixels: Tensor, prediction: Prediction | Exception
+    ) -> BatchResults:
+        """Results for a batch that the method has answered already, or failed to."""
+        try:
+            if isinstance(prediction, Exception):
+                raise prediction
+            return self._adapted(keys, prediction)
+        except Exception as error:
+            self._failures.add(_NOT_ADAPTED, error)
+        return self.zero_shot(keys, pixels)
+
+    def _adapted(self, keys: Sequence[str], prediction: Prediction) -> BatchResults:
+        results = self._results(keys, _numbers(prediction))
+        return BatchResults(results, probabilities=self._probabilities(prediction))
+
+    def zero_shot(self, keys: Sequence[str], pixels: Tensor) -> BatchResults:
+        """The classifier's own answers for a batch that ``stack`` returned."""
+        results: list[Result] = []
+        probabilities: list[NDArray[np.float32] | None] = []
+        self._answer_zero_shot(keys, pixels, results, probabilities)
+        return BatchResults(results, sum(result.error is None for result in results), probabilities)
+
+    def _answer_zero_shot(
+        self,
+        keys: Sequence[str],
+        pixels: Tensor,
+        results: list[Result],
+        probabilities: list[NDArray[np.float32] | None],
+    ) -> None:
         """Append the classifier's own answers; in halves, if there is not enough memory for all."""
         classifier = self.method.classifier
         try:
             with plain_numerics(), torch.no_grad():
-                logits = finite_or_zero(classifier.logits(classifier.encode(self._images(pixels))))
-                numbers = _numbers(
-                    Prediction(logits, logits, torch.ones_like(logits[:, 0], dtype=torch.bool))
-                )
-            results.extend(self._results(keys, numbers))
+                logits = finite_or_zero(classifier.logits(classifier.encode(self.images(pixels))))
+                fallback = torch.ones_like(logits[:, 0], dtype=torch.bool)
+                prediction = Prediction(logits, logits, fallback)
+                answered, all_probabilities = _numbers(prediction), self._probabilities(prediction)
+            results.extend(self._results(keys, answered))
+            probabilities.extend(all_probabilities)
             return
         except Exception as error:
-            self._log_failure("the zero-shot answer failed", error)
+            self._failures.add("the zero-shot answer failed", error)
             reason = f"{type(error).__name__}: {error}"
             divide = _is_out_of_memory(error) and len(keys) > 1
         if divide:
             half = len(keys) // 2
-            self._answer_zero_shot(keys[:half], pixels[:half], results)
-            self._answer_zero_shot(keys[half:], pixels[half:], results)
+            self._answer_zero_shot(keys[:half], pixels[:half], results, probabilities)
+            self._answer_zero_shot(keys[half:], pixels[half:], results, probabilities)
             return
         version = self.method.images_seen
         results.extend(Result.failed(key, f"{key} cannot be answered: {reason}", version) for key in keys)
+        probabilities.extend([None] * len(keys))
 
-    def _images(self, pixels: Tensor) -> Tensor:
+    def images(self, pixels: Tensor) -> Tensor:
+        """A batch that ``stack`` returned as the classifier takes it, on its device."""
         classifier = self.method.classifier
         pinned = classifier.device.type == "cuda"
         return classifier.preprocess.normalise(pixels.to(classifier.device, non_blocking=pinned))
@@ -123,16 +179,12 @@ class BatchAnswers:
             zero_shot_entropy=zero_shot_entropy,
         )
 
-    def _log_failure(self, what: str, error: Exception) -> None:
-        kind = f"{what}: {type(error).__module__}.{type(error).__qualname__}"
-        self._failures[kind] += 1
-        times = self._failures[kind]
-        if times == 1:
-            # as text: a log record with the exception would keep its frames and their tensors alive
-            trace = "".join(traceback.format_exception(error))
-            _log.error("%s (logged again after 10, 100, ... such errors):\n%s", what, trace)
-        elif str(times).rstrip("0") == "1":
-            _log.error("%s, for the %dth time: %s: %s", what, times, type(error).__name__, error)
+    @plain_numerics()
+    @torch.no_grad()
+    def _probabilities(self, prediction: Prediction) -> list[NDArray[np.float32] | None]:
+        if not self._all_probabilities:
+            return []
+        return list(prediction.logits.float().softmax(1).cpu().numpy())
 
 
 @plain_numerics()

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from ramen.serve.decoders import DecodedSource, Decoder
 from ramen.serve.sources import Source
 from ramen.utils.worker_processes import WorkerProcesses
+
+Item = TypeVar("Item")  # what becomes of a source
 
 _LARGEST_GROUP = 8  # sources that a worker gets at a time, as each message costs about as much as one image
 _PATIENCE = 1.0  # seconds to wait for a thread that may be inside the caller's iterable
@@ -29,20 +30,36 @@ class StreamClosedError(RuntimeError):
     """Somebody closed the predictor while a stream was being read."""
 
 
+class SourceDecoder(Protocol[Item]):
+    """What is done with sources, such as ``ramen.serve.decoders.Decoder``."""
+
+    def detach(self, source: Source) -> Source:
+        """The source in a form that does not depend on the caller; called before the next one is taken."""
+
+    def decode(self, source: Source) -> Item:
+        """What becomes of one source; an error is no exception, but part of that."""
+
+    def decode_all(self, sources: Sequence[Source]) -> list[Item]:
+        """The same of each source."""
+
+    def failed(self, key: str, error: str) -> Item:
+        """What becomes of a source that ended its process."""
+
+
 class _Workers(Protocol):
     """Where groups of sources are decoded."""
 
     def submit(
-        self, function: Callable[[Sequence[Source]], list[DecodedSource]], group: Sequence[Source], /
-    ) -> Future[list[DecodedSource]]: ...
+        self, function: Callable[[Sequence[Source]], list[Item]], group: Sequence[Source], /
+    ) -> Future[list[Item]]: ...
 
 
-class _Group(NamedTuple):
+class _Group(NamedTuple, Generic[Item]):
     """Sources under way."""
 
     sources: list[Source]
     taken: float  # when the first of them was taken from the caller
-    decoded: Future[list[DecodedSource]]
+    decoded: Future[list[Item]]
 
 
 class _End(NamedTuple):
@@ -51,7 +68,7 @@ class _End(NamedTuple):
     error: BaseException | None
 
 
-class DecodedStream:
+class DecodedStream(Generic[Item]):
     """The sources of one caller, decoded, in order.
 
     Args:
@@ -67,7 +84,7 @@ class DecodedStream:
     def __init__(
         self,
         sources: Generator[Source, None, None],
-        decoder: Decoder,
+        decoder: SourceDecoder[Item],
         workers: _Workers,
         *,
         batch_size: int,
@@ -82,11 +99,11 @@ class DecodedStream:
         self._max_delay = max_delay
         self._group_size = group_size if max_delay is None else 1
         self._space = threading.Semaphore(ahead)
-        self._groups: queue.SimpleQueue[_Group | _End] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[_Group[Item] | _End] = queue.SimpleQueue()
         self._stopped = threading.Event()
         # what the reading thread alone uses
-        self._group: _Group | None = None  # the next one, if it was not ready in time
-        self._ready: deque[tuple[DecodedSource, float]] = deque()
+        self._group: _Group[Item] | None = None  # the next one, if it was not ready in time
+        self._ready: deque[tuple[Item, float]] = deque()
         self._end: _End | None = None
         self._thread = threading.Thread(target=self._take_sources, name="ramen-sources", daemon=True)
         self._thread.start()
@@ -128,12 +145,12 @@ class DecodedStream:
 
     # -- the thread that reads --------------------------------------------------------------------------
 
-    def batch(self) -> list[DecodedSource]:
+    def batch(self) -> list[Item]:
         """The sources of the next batch; none after the last one.
 
         An exception of the caller's iterable is raised after everything that came before it.
         """
-        found: list[DecodedSource] = []
+        found: list[Item] = []
         deadline: float | None = None
         while len(found) < self._batch_size and self._fetch(deadline):
             source, taken = self._ready.popleft()
@@ -170,7 +187,7 @@ class DecodedStream:
         self._group = None
         return True
 
-    def _decoded(self, group: _Group, deadline: float | None) -> list[DecodedSource]:
+    def _decoded(self, group: _Group[Item], deadline: float | None) -> list[Item]:
         try:
             return group.decoded.result(_left(deadline))
         except CancelledError:
@@ -180,12 +197,12 @@ class DecodedStream:
                 raise
             return [self._decoded_alone(source, self._workers) for source in group.sources]
 
-    def _decoded_alone(self, source: Source, workers: WorkerProcesses) -> DecodedSource:
+    def _decoded_alone(self, source: Source, workers: WorkerProcesses) -> Item:
         try:
             return workers.run_alone(self._decoder.decode, source)
         except BrokenExecutor:
             error = f"{source.key} cannot be decoded: the process died of it, or memory ran out"
-            return DecodedSource(source.key, None, error)
+            return self._decoder.failed(source.key, error)
 
     # -- the end ----------------------------------------------------------------------------------------
 
@@ -217,7 +234,7 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-class DecodedStreams:
+class DecodedStreams(Generic[Item]):
     """The streams of all callers of a predictor, and the workers that they share.
 
     Worker processes run as long as at least one stream is being read.
@@ -229,20 +246,22 @@ class DecodedStreams:
         max_delay: Seconds after which a batch is handed out that is not full; None waits until it is.
     """
 
-    def __init__(self, decoder: Decoder, workers: int, batch_size: int, max_delay: float | None) -> None:
+    def __init__(
+        self, decoder: SourceDecoder[Item], workers: int, batch_size: int, max_delay: float | None
+    ) -> None:
         self._decoder = decoder
         self._workers = workers
         self._batch_size = batch_size
         self._max_delay = max_delay
         self._lock = threading.RLock()  # a stream may be collected as garbage, and thereby end, meanwhile
-        self._open: set[DecodedStream] = set()
+        self._open: set[DecodedStream[Item]] = set()
         self._processes: WorkerProcesses | None = None
         self._users = 0  # of the processes
         self._stopped = False
         self._owner = os.getpid()
 
     @contextmanager
-    def open(self, sources: Generator[Source, None, None]) -> Generator[DecodedStream, None, None]:
+    def open(self, sources: Generator[Source, None, None]) -> Generator[DecodedStream[Item], None, None]:
         """A block in which sources are decoded ahead of time; nothing is left running after it."""
         at_once = max(1, self._workers)
         group_size = min(_LARGEST_GROUP, math.ceil(self._batch_size / at_once))

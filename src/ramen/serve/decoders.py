@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode, read_object
+from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
+from ramen.images.file_reading import read_object
 from ramen.images.preprocess import Preprocess
 from ramen.serve.sources import NoImage, Source
 
@@ -73,6 +74,8 @@ class Decoder:
         key, value = source
         if isinstance(value, NoImage):
             return DecodedSource(key, None, value.error)
+        if self._is_ready(value):
+            return DecodedSource(key, np.ascontiguousarray(value.transpose(2, 0, 1)))
         try:
             image = value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
         except Exception as error:
@@ -83,9 +86,19 @@ class Decoder:
             message = _describe(_UNNAMED, error).removeprefix("images: ")
             return DecodedSource(key, None, key + message.removeprefix(_UNNAMED))
 
+    def _is_ready(self, value: Any) -> bool:
+        """Whether these are pixels of the encoder's size already, which nothing would change."""
+        height, width = self.preprocess.size
+        is_array = isinstance(value, np.ndarray) and value.dtype == np.uint8
+        return is_array and value.shape == (height, width, 3) and height * width <= self.settings.max_pixels
+
     def decode_all(self, sources: Sequence[Source]) -> list[DecodedSource]:
         """The pixels of each source."""
         return [self.decode(source) for source in sources]
+
+    def failed(self, key: str, error: str) -> DecodedSource:
+        """A source that cannot be decoded."""
+        return DecodedSource(key, None, error)
 
 
 def _is_rgb(tensor: Tensor) -> bool:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.demo import demo_stream
-from ramen.serve.classify_run import ClassifyReport, ClassifyRequest, classify_files
+from ramen.serve.classify_request import ClassifyRequest
+from ramen.serve.classify_run import ClassifyReport, classify_files
 from ramen.serve.outputs.record import record_path
 from ramen.serve.outputs.row_formats import CsvRows
 from ramen.serve.photos import Photos

@@ -18,8 +18,8 @@ import ramen
 from ramen.cli import app
 from ramen.models.by_name import load_model
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.serve import classify_run
-from ramen.serve.outputs.output import Output
+from ramen.serve import classify_local, model_loading
+from ramen.serve.outputs.output import Output, open_output
 from ramen.serve.outputs.record import record_path
 from tests.helpers.drawing_files import CLASSES, write_drawings
 
@@ -43,7 +43,7 @@ def one_classifier(classifier, monkeypatch):
     def load(name, classes, *others):
         return classifier if tuple(classes) == CLASSES else load_tiny(classes)
 
-    monkeypatch.setattr(classify_run, "load_model", load)
+    monkeypatch.setattr(model_loading, "load_model", load)
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ def test_settings_reach_the_method_and_the_model(here, drawings, monkeypatch):
         seen["model"] = given
         return load_model(*given)
 
-    monkeypatch.setattr(classify_run, "create", create)
-    monkeypatch.setattr(classify_run, "load_model", load)
+    monkeypatch.setattr(classify_local, "create", create)
+    monkeypatch.setattr(model_loading, "load_model", load)
     options = [
         "--method",
         "tent",
@@ -357,7 +357,7 @@ def test_a_second_ctrl_c_stops_at_once(here, drawings, monkeypatch):
     ],
 )
 def test_wrong_usage(here, drawings, monkeypatch, arguments, message):
-    monkeypatch.setattr(classify_run, "load_model", load_model)
+    monkeypatch.setattr(model_loading, "load_model", load_model)
     given = [argument.format(drawings[0]) for argument in arguments]
     result = CliRunner().invoke(
         app,
@@ -391,7 +391,7 @@ def test_weights_that_cannot_be_downloaded(here, drawings, monkeypatch, late):
         except ConnectionError as error:
             raise RuntimeError("Failed to download weights for tag 'openai'") from error
 
-    monkeypatch.setattr(classify_run, "load_model", load_model)
+    monkeypatch.setattr(model_loading, "load_model", load_model)
     if late:  # the network fails after it was found to be there
         monkeypatch.setattr("ramen.models.open_clip.check_downloads", lambda *_: None)
         monkeypatch.setattr(open_clip, "create_model", unreachable)
@@ -444,7 +444,7 @@ def test_a_state_of_something_else_is_refused_and_nothing_is_written(here, drawi
 def test_an_output_in_use(here, drawings):
     from tests.fakes.served_results import IDENTITY
 
-    with classify_run.open_output(Path("labels.csv"), IDENTITY):
+    with open_output(Path("labels.csv"), IDENTITY):
         result = classify(drawings[0])
     assert result.exit_code == 1
     assert f"process {os.getpid()}" in result.stderr
@@ -465,7 +465,7 @@ def test_its_help_is_cheap_and_documents_the_exit_codes():
 
 @pytest.mark.gpu
 def test_on_a_gpu(here, drawings, monkeypatch):
-    monkeypatch.setattr(classify_run, "load_model", load_model)
+    monkeypatch.setattr(model_loading, "load_model", load_model)
     assert classify(*drawings, out="cpu.csv").exit_code == 0
     result = classify(*drawings, "--device", "cuda", "--workers", "2")
     assert result.exit_code == 0, result.output

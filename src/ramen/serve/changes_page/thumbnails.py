@@ -42,10 +42,17 @@ def make_thumbnail(path: str, settings: DecodingSettings) -> Thumbnail | None:
     except ValueError:
         return None
     small = max(image.size) <= _SMALL
-    image.thumbnail((SIDE, SIDE), reducing_gap=2.0)
+    encoded = base64.b64encode(small_jpeg(image)).decode()
+    return Thumbnail(f"data:image/jpeg;base64,{encoded}", small)
+
+
+def small_jpeg(image: Image.Image, side: int = SIDE) -> bytes:
+    """An RGB image as a JPEG file with at most ``side`` pixels per side; it may change the image itself."""
+    small = max(image.size) <= _SMALL
+    image.thumbnail((side, side), reducing_gap=2.0)
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=95 if small else _QUALITY, subsampling=0 if small else 2)
-    return Thumbnail(f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}", small)
+    return buffer.getvalue()
 
 
 def _reduced_jpeg(path: str, settings: DecodingSettings) -> Image.Image | None:

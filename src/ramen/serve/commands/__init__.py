@@ -1,1 +1,1 @@
-"""The commands of production: ``ramen classify``."""
+"""The commands of production: ``ramen classify``, ``ramen serve``, ``ramen token``."""

@@ -10,21 +10,37 @@ import typer
 from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
-    from ramen.serve.classify_run import ClassifyRequest
+    from ramen.serve.classify_request import ClassifyRequest, ServerTarget
 
 EPILOG = (
-    "Exit codes: 0 every file has an answer, or --watch was stopped; 1 the machine failed (no weights, disk "
-    "full, output in use); 2 wrong usage; 3 all done, but some files failed and have an error in the output; "
-    "130 Ctrl-C, 143 SIGTERM: what was done is saved, and the same command continues. A second Ctrl-C stops "
-    "at once."
+    "Exit codes: 0 every file has an answer, or --watch was stopped; 1 the machine failed (no weights, no "
+    "service, disk full, output in use); 2 wrong usage; 3 all done, but some files failed and have an error "
+    "in the output; 130 Ctrl-C, 143 SIGTERM: what was done is saved, and the same command continues. A "
+    "second Ctrl-C stops at once."
 )
 WARNING = (
     "warning: without --model the tiny model of the package is used. It knows drawings of 24 objects, no "
     "photographs: for those use --model ViT-B-16/openai, which downloads its weights."
 )
+# Options that are up to a service, by the names of the parameters.
+_NOT_WITH_SERVER = {
+    "model": "--model",
+    "method": "--method",
+    "settings": "--set",
+    "templates": "--templates",
+    "state": "--state",
+    "device": "--device",
+    "dtype": "--dtype",
+    "workers": "--workers",
+    "formats": "--formats",
+    "max_pixels": "--max-pixels",
+    "no_orient": "--no-orient",
+}
+_ONLY_WITH_SERVER = {"token": "--token", "stream": "--stream"}
 
 
 def classify(
+    ctx: typer.Context,
     photos: Annotated[
         list[str],
         typer.Argument(
@@ -83,7 +99,10 @@ def classify(
         str | None,
         typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Files per batch.")] = 32,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Files per batch. Default: 32, or fewer if a service takes fewer."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Processes that decode images. Default: as many as help.")
     ] = None,
@@ -99,6 +118,23 @@ def classify(
     no_orient: Annotated[
         bool, typer.Option("--no-orient", help="Do not turn images as their EXIF orientation says.")
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Let a service answer, such as http://localhost:8000; it has the model and what is learned.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="With --server: who you are. Better in the environment variable RAMEN_TOKEN, where other "
+            "users of this machine do not see it."
+        ),
+    ] = None,
+    stream: Annotated[
+        str, typer.Option(help="With --server: the stream that the files belong to; created if missing.")
+    ] = "default",
     json_output: Annotated[
         bool, typer.Option("--json", help="Print a summary as JSON on standard output.")
     ] = False,
@@ -111,12 +147,15 @@ def classify(
     """
     from rich.console import Console
 
-    from ramen.serve.classify_run import MissingWeightsError, classify_files
+    from ramen.serve.classify_run import classify_files
+    from ramen.serve.client.errors import ServerError
+    from ramen.serve.model_loading import MissingWeightsError
 
-    with exit_on_error(MissingWeightsError, ImportError):
+    with exit_on_error(MissingWeightsError, ServerError, ImportError):
+        target = server_target(ctx, server, token, stream)
         request = make_request(
             photos,
-            class_names(classes, classes_file),
+            class_names(classes, classes_file, optional=target is not None),
             settings or [],
             templates or [],
             {
@@ -137,10 +176,11 @@ def classify(
                 "formats": None if formats is None else tuple(split_names(formats)),
                 "max_pixels": max_pixels,
                 "orient": not no_orient,
+                "server": target,
             },
         )
         request.check()
-        if model is None:
+        if model is None and target is None:
             typer.echo(WARNING, err=True)
         report = classify_files(request, Console(stderr=True, quiet=quiet))
     if json_output:
@@ -155,8 +195,37 @@ def split_names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",") if name.strip()]
 
 
-def class_names(listed: str | None, file: Path | None) -> list[str]:
-    """The classes of ``--classes`` or of ``--classes-file``."""
+def server_target(
+    ctx: typer.Context, url: str | None, token: str | None, stream: str
+) -> "ServerTarget | None":
+    """The service that is to answer; ValueError for options that make no sense with it, or without one.
+
+    Args:
+        ctx: Knows which options were given.
+        url: That of ``--server``.
+        token: That of ``--token``.
+        stream: That of ``--stream``.
+    """
+    from ramen.serve.classify_request import ServerTarget
+
+    def given(options: dict[str, str]) -> str:
+        sources = {name: ctx.get_parameter_source(name) for name in options}
+        named = [options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+        return ", ".join(named)
+
+    if url is None:
+        if wrong := given(_ONLY_WITH_SERVER):
+            raise ValueError(f"{wrong}: only with --server, the service that is to answer")
+        return None
+    if wrong := given(_NOT_WITH_SERVER):
+        raise ValueError(f"{wrong}: not with --server, as the service decides that")
+    return ServerTarget(url, token, stream)
+
+
+def class_names(listed: str | None, file: Path | None, *, optional: bool = False) -> list[str]:
+    """The classes of ``--classes`` or of ``--classes-file``; none if they are optional and not given."""
+    if optional and listed is None and file is None:
+        return []
     if (listed is None) == (file is None):
         raise ValueError("give the classes with --classes or with --classes-file, and not with both")
     if file is None:
@@ -166,6 +235,11 @@ def class_names(listed: str | None, file: Path | None) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--classes-file: {file} cannot be read: {error}") from None
     return [line.strip() for line in lines if line.strip()]
+
+
+def template_choice(given: list[str]) -> str | tuple[str, ...]:
+    """The set, or the templates, of ``--templates``."""
+    return given[0] if len(given) == 1 and "{}" not in given[0] else tuple(given)
 
 
 def make_request(
@@ -181,15 +255,13 @@ def make_request(
         others: Further fields of the request; None for those that have their default.
     """
     from ramen.experiments.plan.values import overrides_by_method
-    from ramen.serve.classify_run import ClassifyRequest
+    from ramen.serve.classify_request import ClassifyRequest
     from ramen.serve.photos import Photos
 
     method = others["method"]
     given = {name: value for name, value in others.items() if value is not None}
     if templates:
-        given["templates"] = (
-            templates[0] if len(templates) == 1 and "{}" not in templates[0] else tuple(templates)
-        )
+        given["templates"] = template_choice(templates)
     return ClassifyRequest(
         photos=Photos.from_arguments(photos, sys.stdin.buffer, others["sort_into"]),
         classes=classes,

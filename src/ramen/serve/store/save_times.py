@@ -29,6 +29,11 @@ class SaveTimes:
         self._started = self._last = time.monotonic()
         self._took = 0.0
 
+    @property
+    def by_clock(self) -> bool:
+        """Whether seconds decide, and not images."""
+        return self._seconds > 0
+
     def due(self, images: int, *, patient: bool) -> bool:
         """Whether to save now.
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,11 @@ _PACE = 2  # rows that are written once more, per new row
 
 
 def open_store(
-    location: str | os.PathLike[str], method: Method, *, save_every: int | str = "batch"
+    location: str | os.PathLike[str],
+    method: Method,
+    *,
+    save_every: int | str = "batch",
+    writers: Executor | None = None,
 ) -> "StateStore":
     """Open the store at a folder or fsspec URL; ``method`` continues with the state that is in it.
 
@@ -43,24 +47,31 @@ def open_store(
         method: A state in the store replaces what it has learned so far.
         save_every: When what was learned is written: after each "batch", after that many images, or after so
             many seconds, such as "10s".
+        writers: Threads that many stores share, to be shut down after all of them are closed; by default a
+            store has one of its own.
 
     Raises:
         ValueError: The state is of another model, class list or method; it stays as it is.
         LockedError: Another process uses the store.
     """
-    return StateStore(_segments(location), method, SaveTimes(save_every))
+    return StateStore(_segments(location), method, SaveTimes(save_every), writers)
 
 
 def _segments(location: str | os.PathLike[str]) -> Segments:
     text = os.fspath(location)
     if "://" not in text:
         return LocalSegments(Path(text).expanduser())
+    return RemoteSegments(*open_filesystem(text))
+
+
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """The file system of fsspec behind a URL, and the path in it."""
     try:
         import fsspec
     except ImportError:
         raise ImportError("a store at a URL needs fsspec: pip install 'ramen-tta[remote]'") from None
-    filesystem, path = fsspec.core.url_to_fs(text)
-    return RemoteSegments(filesystem, path)
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return filesystem, path
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,9 @@ class StateStore:
         failures: How many times what was learned could not be written.
     """
 
-    def __init__(self, segments: Segments, method: Method, times: SaveTimes) -> None:
+    def __init__(
+        self, segments: Segments, method: Method, times: SaveTimes, writers: Executor | None = None
+    ) -> None:
         self._segments, self._method, self._times = segments, method, times
         self.failures = 0
         with ExitStack() as opening:
@@ -103,8 +116,9 @@ class StateStore:
             found = read_store(segments, method)
             self._stack = opening.pop_all()
         self._adopt(found)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ramen-store")
-        self._stack.callback(self._pool.shutdown)
+        if writers is None:
+            writers = self._stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="ramen-store"))
+        self._writers = writers
         self._pending: tuple[_Write | None, Future[int]] | None = None
         self._unsaved: Sequence[Result] = found.answers  # of the last batch, once there is one
         self._learned = 0  # images since the last write
@@ -131,19 +145,33 @@ class StateStore:
     def save(self, results: Sequence[Result]) -> None:
         """Write what the batch with these results has taught, if it is time to.
 
-        Returns before it is on the disk, but not before what was written last is. If it cannot be written,
-        that is logged, and tried again with the next batch: the stream goes on.
+        Returns before it is on the disk, but, unless times decide when to write, not before what was written
+        last is. If it cannot be written, that is logged, and tried again with the next batch: the stream goes
+        on.
         """
-        self._settle()
+        if not self._may_wait():
+            self._settle()
         self._unsaved = results
         self._learned += len(results)
-        if self._times.due(self._learned, patient=not self._with_rows):
+        if self._pending is None and self._times.due(self._learned, patient=not self._with_rows):
             self._begin_write()
+
+    def keep_up(self) -> bool:
+        """Write what is not written yet, if it is time to, without waiting; whether all is on the disk.
+
+        For streams that pause: between batches nobody calls ``save``.
+        """
+        if self._pending is not None and self._pending[1].done():
+            self._settle()
+        if self._pending is None and self._learned and self._times.due(self._learned, patient=False):
+            self._begin_write()
+        return self._pending is None and not self._learned
 
     def flush(self) -> None:
         """Wait until all that was learned is on the disk; raises why it cannot be written."""
         error = self._settle()
-        if self._learned:
+        was_reset = self._epoch is not None and self._epoch != self._method.epoch
+        if self._learned or was_reset:
             self._begin_write()
             error = self._settle()
         if error is not None:
@@ -165,6 +193,10 @@ class StateStore:
 
     # -- writing ------------------------------------------------------------------------------------
 
+    def _may_wait(self) -> bool:
+        """Whether what is being written may take its time: then a slow disk delays no answer."""
+        return self._times.by_clock and self._pending is not None and not self._pending[1].done()
+
     def _begin_write(self) -> None:
         self._times.started()
         try:
@@ -175,7 +207,7 @@ class StateStore:
             self._pending = None, failed
             return
         self._learned = 0
-        self._pending = write, self._pool.submit(self._append, write)
+        self._pending = write, self._writers.submit(self._append, write)
 
     def _append(self, write: _Write) -> int:
         pieces = write.pieces()

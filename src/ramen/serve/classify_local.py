@@ -1,0 +1,112 @@
+"""``ramen classify`` with a model in this process."""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ramen.experiments.analysis import paper
+from ramen.experiments.plan.values import plain
+from ramen.experiments.run.provenance import versions
+from ramen.methods._registry import create
+from ramen.serve.changes_page.page import PageSettings
+from ramen.serve.classify_request import ClassifyRequest
+from ramen.serve.labelling import forget_unlearned
+from ramen.serve.model_loading import load_classifier
+from ramen.serve.outputs.output import Output
+from ramen.serve.outputs.record import Identity
+from ramen.serve.predictor import Predictor
+
+_FEW = 500  # files for which starting worker processes is not worth it
+_MOST_WORKERS = 8
+
+
+class ModelAnswering:
+    """Answers with a model that it loads.
+
+    Args:
+        request: What to do.
+
+    Attributes:
+        identity: What the answers are made with.
+        state: Where what is learned is kept.
+    """
+
+    def __init__(self, request: ClassifyRequest) -> None:
+        self._request = request
+        classifier = load_classifier(request)
+        self._method = create(request.method, classifier, **request.parameters)
+        self.state: str | None = full_name(request.state)
+        self.identity = Identity(
+            model=request.model,
+            weights=classifier.fingerprint()["encoder"],
+            classes=tuple(classifier.classes),
+            templates=tuple(classifier.templates or ()),
+            method=request.method,
+            parameters=plain(request.parameters),
+            orient=request.orient,
+        )
+
+    def predictor(self, files: int) -> Predictor:
+        """A predictor, whose state is read now.
+
+        Args:
+            files: How many there are: worker processes are not worth it for a few.
+        """
+        request, workers = self._request, self._request.workers
+        if workers is None:
+            workers = 0 if request.watch or files < _FEW else min(_MOST_WORKERS, (os.cpu_count() or 1) - 1)
+        return Predictor(
+            self._method,
+            store=request.state,
+            batch_size=request.batch_size,
+            max_delay=request.interval if request.watch else None,  # a batch must not wait for ever
+            workers=workers,
+            formats=request.formats,
+            max_pixels=request.max_pixels,
+            orient=request.orient,
+        )
+
+    def forget_unlearned(self, output: Output) -> int:
+        """Remove the last rows of a killed run if the state has not learned from them."""
+        return forget_unlearned(output, self._method.images_seen, self._request.batch_size)
+
+    def notes(self, output: Output, files: Sequence[str], again: int) -> Iterable[str]:
+        """What became of what earlier runs have learned."""
+        if again:
+            state = self._request.state
+            yield f"{state} had not learned from the last {again:,} results, which are made again"
+        if output.before and files and self.state is None:
+            yield "what was learned then is lost: only --state DIR keeps it from one run to the next"
+
+    def page_settings(self) -> PageSettings:
+        """What the page says about how its results were made."""
+        request, method, classifier = self._request, self._method, self._method.classifier
+        installed = versions()
+        facts = {
+            "prompt templates": "; ".join(classifier.templates or ()),
+            "weights": f"sha256 {classifier.fingerprint()['encoder']}",
+            "device": f"{classifier.device}, {str(classifier.dtype).removeprefix('torch.')}",
+            "files per batch": f"{request.batch_size:,}",
+            "state": request.state or "none: what is learned ends with the run",
+            "versions": ", ".join(f"{name} {version}" for name, version in installed.items() if version),
+        }
+        return PageSettings(
+            output=request.out,
+            model=request.model,
+            method=paper.title(request.method),
+            classes=classifier.classes,
+            facts=facts,
+            parameters={name: str(value) for name, value in method.parameters.items()},
+            chosen=method.parameters.why,
+            decoding=request.decoding(),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Facts for the summary of a run."""
+        request = self._request
+        return {"state": request.state, "model": request.model, "method": request.method}
+
+
+def full_name(state: str | None) -> str | None:
+    """The same for the same folder, wherever the command runs; URLs stay as they are."""
+    return state if state is None or "://" in state else os.path.abspath(os.path.expanduser(state))

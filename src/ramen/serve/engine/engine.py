@@ -1,0 +1,245 @@
+"""One engine for all streams of a model: their images share the passes, each stream keeps its own memory."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.serve.batch_answers import FailureLog
+from ramen.serve.decoders import Decoder
+from ramen.serve.engine.answer_ids import AnswerIds
+from ramen.serve.engine.answers import SentImage
+from ramen.serve.engine.computing import BatchComputing
+from ramen.serve.engine.decoding_threads import DecodingThreads
+from ramen.serve.engine.errors import BadRequestError, EngineError
+from ramen.serve.engine.keeper import Keeper
+from ramen.serve.engine.names import check_stream_name
+from ramen.serve.engine.rates import Rates
+from ramen.serve.engine.residency import Residency
+from ramen.serve.engine.served_stream import ServedStream
+from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.engine.stream_info import EngineStatistics
+from ramen.serve.engine.stream_management import StreamManagement
+from ramen.serve.engine.stream_methods import StreamMethods
+from ramen.serve.engine.stream_places import open_places
+from ramen.serve.engine.stream_table import StreamTable
+from ramen.serve.engine.ticket import Ticket
+from ramen.serve.engine.waiting_room import WaitingRoom
+from ramen.serve.http.backend import ServedModel
+from ramen.serve.store.save_times import SaveTimes
+from ramen.utils import checks
+
+_BATCHES_AHEAD = 4  # that may be decoded and wait
+
+
+class Engine(StreamManagement):
+    """Answers images of many streams; several threads may use it.
+
+        with Engine(classifier, EngineSettings(state="state")) as engine:
+            ticket = engine.submit("camera-1", [SentImage("a", jpeg)])
+            (answer,) = ticket.future.result()
+
+    Args:
+        classifier: The model, with the classes of streams that do not set their own. It must know how to
+            preprocess images.
+        settings: What an operator decides.
+        name: Of the model.
+        method: The name of the method that adapts.
+        parameters: Of the method.
+    """
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        settings: EngineSettings | None = None,
+        *,
+        name: str = "model",
+        method: str = "ramen",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._settings = settings = settings or EngineSettings()
+        SaveTimes(settings.save_every)  # raises if that makes no sense
+        self._failures = failures = FailureLog()
+        decoder = Decoder(classifier.preprocess, settings.decoding)
+        methods = StreamMethods(classifier, method, parameters or {}, settings.stream_memory)
+        self._model = _served_model(classifier, name, method, settings)
+        self._rates, ids = Rates(), AnswerIds()
+        self._places = open_places(settings.state)
+        room = WaitingRoom(settings, self._rates.recent_rate)
+        table = StreamTable(self._places, settings.max_streams)
+        residency = Residency(settings, room, table, self._places, methods, failures)
+        super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))
+        self._decoding = DecodingThreads(
+            decoder, settings.decoding_threads, _BATCHES_AHEAD * settings.max_batch, room.decoded
+        )
+        self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
+        self._computing = BatchComputing(
+            settings, classifier.device, ids, self._rates, failures, self._thumbnails
+        )
+        self._computing.warm_up(methods.create(None))
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="ramen-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def model(self) -> ServedModel:
+        """What is served."""
+        return self._model
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What the operator decided."""
+        return self._settings
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def submit(self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None) -> Ticket:
+        """Have images answered; returns at once.
+
+        Args:
+            stream: The stream they belong to, in the order of these calls.
+            images: At least one and at most ``max_batch``; they are answered together.
+            timeout: Seconds after which they are dropped if they still wait.
+
+        Raises:
+            OverloadedError: Too much is waiting.
+            BadRequestError: The name, the number or the kind of the images makes no sense.
+            UnknownStreamError: There is no such stream, and images do not create one.
+            StoppingError: The engine is being stopped.
+        """
+        self._check_images(images)
+        if timeout is not None:
+            timeout = _checked_timeout(timeout)
+        found = self._stream_to_use(check_stream_name(stream))
+        ticket = Ticket(found, images, timeout, self._room)
+        self._room.admit(ticket)
+        self._decoding.start(ticket)
+        if found.resident is None:
+            self._residency.request(found)
+        return ticket
+
+    def is_resident(self, stream: str) -> bool:
+        """Whether a stream is in memory, so that ``submit`` has nothing to look up on the disk."""
+        found = self._table.known(stream)
+        return found is not None and found.resident is not None
+
+    def _stream_to_use(self, name: str) -> ServedStream:
+        self._refuse_when_stopping()
+        return self._table.find_or_add(name)[0] if self._settings.create_on_use else self._table.find(name)
+
+    def _check_images(self, images: Sequence[SentImage]) -> None:
+        most = min(self._settings.max_batch, self._settings.max_queue_images)  # more would never fit
+        if not 1 <= len(images) <= most:
+            raise BadRequestError(f"a request must have 1 to {most} images, got {len(images)}")
+        for image in images:
+            data = image.data
+            is_array = isinstance(data, np.ndarray) and data.dtype == np.uint8
+            if not (is_array or isinstance(data, bytes)):  # a path, above all, is never opened
+                raise BadRequestError(
+                    f"image {image.key!r} must be bytes or an array of uint8, got {type(data).__name__}"
+                )
+        nbytes, most_bytes = sum(image.nbytes for image in images), self._settings.max_queue_bytes
+        if nbytes > most_bytes:
+            raise BadRequestError(f"a request must have at most {most_bytes} bytes, got {nbytes}")
+
+    def _run(self) -> None:
+        while (batch := self._room.take()) is not None:
+            self._decoding.answering()
+            try:
+                self._computing.answer(batch, partial(self._computed, batch))
+            except Exception as error:  # a defect: the engine goes on
+                self._failures.add("a batch could not be answered", error)
+                for ticket in batch:
+                    if not ticket.future.done():
+                        ticket.future.set_exception(EngineError("the request could not be answered"))
+            self._residency.trim(dict.fromkeys(ticket.stream for ticket in batch))
+            self._room.finish(batch)
+
+    def _computed(self, batch: Sequence[Ticket]) -> None:
+        streams = list(dict.fromkeys(ticket.stream for ticket in batch))
+        self._residency.used(streams)
+        for stream in streams:
+            self._keeper.watch(stream)
+        self._room.leave(batch)  # before clients have their answers, and send more
+
+    # -- the whole ----------------------------------------------------------------------------------
+
+    def statistics(self) -> EngineStatistics:
+        """The whole engine."""
+        room, rates, residency = self._room, self._rates, self._residency
+        return EngineStatistics(
+            **vars(self._computing.counters),
+            overloaded=room.overloaded,
+            expired=room.expired,
+            cancelled=room.cancelled,
+            waiting_images=room.images,
+            waiting_bytes=room.bytes,
+            queue_images=self._settings.max_queue_images,
+            queue_bytes=self._settings.max_queue_bytes,
+            images_per_second=rates.images_per_second(),
+            latency_ms=rates.latency_ms(),
+            compute_ms=rates.compute_ms(),
+            mean_batch=rates.mean_batch(),
+            streams=len(self._table),
+            resident_streams=len(residency),
+            resident_bytes=residency.bytes,
+            streams_budget=self._settings.streams_budget,
+            parked=residency.parked,
+            store_failures=residency.store_failures,
+        )
+
+    def ready(self) -> bool:
+        """Whether images can be answered now."""
+        return not self._stopping and self._thread.is_alive()
+
+    def close(self) -> None:
+        """Finish what was accepted, write all states, and stop; does nothing the second time."""
+        self._stopping = True
+        self._room.close()
+        with self._closing:
+            if self._closed:
+                return
+            self._thread.join()
+            self._decoding.close()
+            self._keeper.close()
+            self._residency.close()
+            self._thumbnails.shutdown()
+            self._places.close()
+            self._closed = True
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _checked_timeout(timeout: float) -> float:
+    try:
+        return checks.number("timeout", timeout, 0)
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(str(error)) from None
+
+
+def _served_model(
+    classifier: ZeroShotClassifier, name: str, method: str, settings: EngineSettings
+) -> ServedModel:
+    assert classifier.image_size is not None
+    return ServedModel(
+        name=name,
+        method=method,
+        classes=classifier.classes,
+        image_size=classifier.image_size,
+        max_batch=settings.max_batch,
+        can_set_classes=classifier.encode_text is not None,
+        device=str(classifier.device),
+        dtype=str(classifier.dtype).removeprefix("torch."),
+    )

@@ -1,0 +1,326 @@
+"""Where requests wait until they are decoded and it is their turn.
+
+Each stream has a line of its own, first in, first out. Streams take turns, so that one that sends more than
+its share does not delay the others; if the room is full, what came last to the longest line gives way, unless
+it has waited for a while: a refusal has to come at once to be of use. The room also
+says who may use a stream: it is answered by one batch at a time, and not while somebody holds it.
+"""
+
+import heapq
+import itertools
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ramen.serve.decoders import DecodedSource
+from ramen.serve.engine.errors import DeadlineError, OverloadedError, StoppingError
+from ramen.serve.engine.served_stream import ServedStream
+from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.engine.ticket import Ticket, TicketState
+
+_RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
+_REFUSED_WITHIN = 0.03  # seconds after it came, a ticket may still give way
+
+
+class _Line:
+    """The tickets of a stream that wait, and how many images these are."""
+
+    def __init__(self) -> None:
+        self.tickets: deque[Ticket] = deque()
+        self.images = 0
+
+    def ready(self) -> Ticket | None:
+        """The first ticket, if it is decoded."""
+        first = self.tickets[0] if self.tickets else None
+        return first if first is not None and first.decoded is not None else None
+
+
+class WaitingRoom:
+    """Takes tickets in, and gives them out in batches.
+
+    Args:
+        settings: Limits of the room and of a batch.
+        rate: Images that are answered per second now, to estimate when there will be room.
+
+    Attributes:
+        images: Images that wait or are being answered.
+        bytes: Their bytes.
+        overloaded: Tickets that were refused.
+        expired: Tickets that were not answered in time.
+        cancelled: Tickets that were withdrawn.
+    """
+
+    def __init__(self, settings: EngineSettings, rate: Callable[[], float]) -> None:
+        self._settings, self._rate = settings, rate
+        self._delay = settings.max_delay_ms / 1000
+        self._changed = threading.Condition()
+        self._lines: OrderedDict[ServedStream, _Line] = OrderedDict()  # in the order of their turns
+        self._busy: set[ServedStream] = set()  # being answered, or held
+        self._wanted: Counter[ServedStream] = Counter()  # to be held as soon as they are not busy
+        self._deadlines: list[tuple[float, int, Ticket]] = []  # a heap; some of these are gone already
+        self._numbers = itertools.count()
+        self._closed = False
+        self.images = self.bytes = 0
+        self.overloaded = self.expired = self.cancelled = 0
+
+    # -- in -----------------------------------------------------------------------------------------
+
+    def admit(self, ticket: Ticket) -> None:
+        """Let a ticket wait; StoppingError if the room is closed, OverloadedError if it is full."""
+        with self._changed:
+            if self._closed:
+                raise StoppingError("the server is being stopped and takes no more requests")
+            giving_way = self._giving_way(ticket)
+            if giving_way is None:
+                self.overloaded += 1
+                raise self._overload()
+            for other in giving_way:
+                self._remove(other)
+            self.overloaded += len(giving_way)
+            self._add(ticket)
+            errors = [self._overload() for _ in giving_way]
+        for other, error in zip(giving_way, errors, strict=True):
+            other.future.set_exception(error)
+
+    def _add(self, ticket: Ticket) -> None:
+        line = self._lines.setdefault(ticket.stream, _Line())
+        line.tickets.append(ticket)
+        line.images += len(ticket)
+        self.images += len(ticket)
+        self.bytes += ticket.nbytes
+        if ticket.deadline is not None:
+            heapq.heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
+            if self._deadlines[0][2] is ticket:
+                self._changed.notify_all()
+
+    def _giving_way(self, ticket: Ticket) -> list[Ticket] | None:
+        """Tickets without which there is room: the last ones of longer lines; None if there is no room."""
+        images = self.images + len(ticket) - self._settings.max_queue_images
+        nbytes = self.bytes + ticket.nbytes - self._settings.max_queue_bytes
+        if images <= 0 and nbytes <= 0:
+            return []
+        own = self._lines.get(ticket.stream)
+        length = len(ticket) + (own.images if own is not None else 0)
+        left = {stream: line.images for stream, line in self._lines.items() if stream is not ticket.stream}
+        ends = {stream: reversed(self._lines[stream].tickets) for stream in left}
+        chosen: list[Ticket] = []
+        since = time.monotonic() - _REFUSED_WITHIN
+        while images > 0 or nbytes > 0:
+            longest = max(left, key=left.__getitem__, default=None)
+            if longest is None or (last := next(ends[longest], None)) is None or last.arrived < since:
+                return None
+            left[longest] -= len(last)
+            if left[longest] < length:
+                return None
+            images, nbytes = images - len(last), nbytes - last.nbytes
+            chosen.append(last)
+        return chosen
+
+    def _overload(self) -> OverloadedError:
+        rate = self._rate()
+        least, most = _RETRY_AFTER
+        seconds = min(most, max(least, self.images / rate)) if rate else 1.0
+        return OverloadedError(
+            f"too many images are waiting ({self.images}, {self.bytes} bytes); try again in {seconds:.1f} s",
+            seconds,
+        )
+
+    def decoded(self, ticket: Ticket, sources: list[DecodedSource]) -> None:
+        """All images of a ticket are decoded."""
+        with self._changed:
+            ticket.decoded = sources
+            self._changed.notify_all()
+
+    def stream_opened(self) -> None:
+        """Some stream can be answered now."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- out, unanswered ----------------------------------------------------------------------------
+
+    def withdraw(self, ticket: Ticket, error: BaseException) -> bool:
+        """Take out a ticket that still waits; its future gets ``error``."""
+        with self._changed:
+            if ticket.state is not TicketState.WAITING:
+                return False
+            self._remove(ticket)
+            if isinstance(error, DeadlineError):
+                self.expired += 1
+            else:
+                self.cancelled += 1
+        ticket.future.set_exception(error)
+        return True
+
+    def withdraw_all(self, stream: ServedStream, error: Exception) -> None:
+        """Take out all tickets of a stream."""
+        with self._changed:
+            line = self._lines.get(stream)
+            tickets = list(line.tickets) if line is not None else []
+            for ticket in tickets:
+                self._remove(ticket)
+        for ticket in tickets:
+            ticket.future.set_exception(error)
+
+    def _remove(self, ticket: Ticket) -> None:
+        line = self._lines[ticket.stream]
+        line.tickets.remove(ticket)
+        line.images -= len(ticket)
+        if not line.tickets:
+            del self._lines[ticket.stream]
+        self._leave(ticket)
+
+    def _leave(self, ticket: Ticket) -> None:
+        ticket.state = TicketState.DONE
+        self.images -= len(ticket)
+        self.bytes -= ticket.nbytes
+        self._changed.notify_all()
+
+    def _take_expired(self, now: float) -> list[Ticket]:
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            ticket = heapq.heappop(self._deadlines)[2]
+            if ticket.state is TicketState.WAITING:
+                self._remove(ticket)
+                expired.append(ticket)
+        self.expired += len(expired)
+        return expired
+
+    # -- out, in batches ----------------------------------------------------------------------------
+
+    def take(self) -> list[Ticket] | None:
+        """Wait for the next batch; None when the room is closed and empty.
+
+        Its streams are busy until ``finish``.
+        """
+        while True:
+            with self._changed:
+                expired = self._take_expired(time.monotonic())
+                if not expired:
+                    batch = self._batch(time.monotonic())
+                    if batch:
+                        return batch
+                    if self._closed and not self._lines:
+                        return None
+                    self._changed.wait(self._patience(time.monotonic()))
+            for ticket in expired:
+                ticket.future.set_exception(Ticket.too_late())
+
+    def leave(self, batch: Sequence[Ticket]) -> None:
+        """The tickets of a batch are answered, and count no more."""
+        with self._changed:
+            for ticket in batch:
+                if ticket.state is TicketState.COMPUTING:
+                    self._leave(ticket)
+
+    def finish(self, batch: Sequence[Ticket]) -> None:
+        """All is done about a batch: others may use its streams."""
+        self.leave(batch)
+        with self._changed:
+            self._busy.difference_update(ticket.stream for ticket in batch)
+            self._changed.notify_all()
+
+    def _may_be_answered(self, stream: ServedStream) -> bool:
+        return stream.resident is not None and stream not in self._busy and not self._wanted[stream]
+
+    def _ready(self) -> tuple[int, float]:
+        """Images that could be answered now, at least as far as a batch needs, and when the first came."""
+        images, oldest = 0, float("inf")
+        for stream, line in self._lines.items():
+            if not self._may_be_answered(stream):
+                continue
+            for ticket in itertools.takewhile(lambda one: one.decoded is not None, line.tickets):
+                images += len(ticket)
+                oldest = min(oldest, ticket.arrived)
+                if images >= self._settings.max_batch:
+                    return images, oldest
+        return images, oldest
+
+    def _patience(self, now: float) -> float | None:
+        """How long nothing is to be done unless something changes."""
+        times = [self._ready()[1] + self._delay, self._deadlines[0][0] if self._deadlines else float("inf")]
+        soonest = min(times)
+        return None if soonest == float("inf") else max(0.0, soonest - now)
+
+    def _batch(self, now: float) -> list[Ticket]:
+        images, oldest = self._ready()
+        full = images >= self._settings.max_batch
+        if not images or not (full or self._closed or now >= oldest + self._delay):
+            return []
+        return self._form()
+
+    def _form(self) -> list[Ticket]:
+        """One ticket of each stream in turn, until the batch is full."""
+        batch: list[Ticket] = []
+        left = self._settings.max_batch
+        streams = [stream for stream in self._lines if self._may_be_answered(stream)]
+        while streams and left:
+            again = []
+            for stream in streams:
+                ticket = self._lines[stream].ready()
+                if ticket is None or len(ticket) > left:
+                    continue  # one that does not fit keeps its turn: the next batch begins with it
+                self._lines[stream].tickets.popleft()
+                self._lines[stream].images -= len(ticket)
+                ticket.state = TicketState.COMPUTING
+                left -= len(ticket)
+                batch.append(ticket)
+                again.append(stream)
+            streams = again
+        for stream in dict.fromkeys(ticket.stream for ticket in batch):
+            self._busy.add(stream)
+            if self._lines[stream].tickets:
+                self._lines.move_to_end(stream)
+            else:
+                del self._lines[stream]
+        return batch
+
+    # -- who may use a stream -----------------------------------------------------------------------
+
+    @contextmanager
+    def held(self, stream: ServedStream) -> Iterator[None]:
+        """A block in which nobody else uses the stream; waits for a batch that is being answered."""
+        with self._changed:
+            self._wanted[stream] += 1
+            try:
+                self._changed.wait_for(lambda: stream not in self._busy)
+                self._busy.add(stream)
+            finally:
+                self._wanted[stream] -= 1
+                if not self._wanted[stream]:
+                    del self._wanted[stream]
+        try:
+            yield
+        finally:
+            self.release(stream)
+
+    def try_hold(self, stream: ServedStream) -> bool:
+        """Hold a stream that nobody uses, until ``release``."""
+        with self._changed:
+            if stream in self._busy or stream in self._wanted:
+                return False
+            self._busy.add(stream)
+            return True
+
+    def release(self, stream: ServedStream) -> None:
+        """Let others use it again."""
+        with self._changed:
+            self._busy.discard(stream)
+            self._changed.notify_all()
+
+    def has_tickets(self, stream: ServedStream) -> bool:
+        """Whether something waits for it."""
+        with self._changed:
+            return stream in self._lines
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Wait until something happens here, or for so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,151 @@
+"""Bodies of requests: read within limits of bytes and time, and never more of them than fit in memory."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
+
+from ramen.serve.http.errors import ApiError
+from ramen.serve.http.request_facts import facts_of
+from ramen.serve.http.settings import HttpSettings
+from ramen.utils.byte_sizes import readable_bytes
+
+T = TypeVar("T")
+_RETRY_AFTER = 1.0  # seconds
+_LARGE = 2**18  # bytes
+
+
+class BodyBudget:
+    """Bytes of all bodies that are in memory at a time.
+
+    Args:
+        limit: The most that there may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes that are about to come; 429 if they do not fit."""
+        if self.taken + nbytes > self.limit:
+            raise ApiError(
+                429,
+                "overloaded",
+                f"the requests that are being read take {readable_bytes(self.taken)} of "
+                f"{readable_bytes(self.limit)}",
+                retry_after=_RETRY_AFTER,
+            )
+        self.taken += nbytes
+
+
+class LimitedBody:
+    """The body of one request, which takes its place of ``receive``.
+
+    Args:
+        request: The request.
+        settings: The limits.
+        budget: What all bodies may take together.
+    """
+
+    def __init__(self, request: Request, settings: HttpSettings, budget: BodyBudget) -> None:
+        self._request, self._limit, self._budget = request, settings.max_body_bytes, budget
+        self._facts = facts_of(request)
+        self._deadline = self._facts.started + settings.max_timeout_ms / 1000
+        self._counted = 0
+        self._complete = False
+
+    @contextmanager
+    def admitted(self) -> Iterator[Request]:
+        """The request with limits on its body, which counts until the block ends."""
+        try:
+            self._check_headers()
+            yield Request(self._request.scope, self._receive)
+        finally:
+            self._budget.taken -= self._counted
+
+    def _check_headers(self) -> None:
+        headers = self._request.headers
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "content_encoding", "bodies must not be compressed")
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and declared.isascii():
+            length = int(declared[:20])
+            if length > self._limit:
+                raise self._too_large()
+            self._count(length)
+
+    def _count(self, total: int) -> None:
+        """Count the body as this large, if it is not already."""
+        if total > self._counted:
+            self._budget.take(total - self._counted)
+            self._counted = total
+
+    async def _receive(self) -> Message:
+        if self._complete or self._facts.body_is_timed:
+            message = await self._request.receive()  # once complete, it says when the client goes away
+        else:
+            message = await self._receive_in_time()
+        if self._complete:
+            return message
+        if message["type"] == "http.request":
+            self._facts.nbytes += len(message.get("body", b""))
+            if self._facts.nbytes > self._limit:
+                raise self._too_large()
+            self._count(self._facts.nbytes)
+            self._complete = not message.get("more_body", False)
+        return message
+
+    async def _receive_in_time(self) -> Message:
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                return await self._request.receive()
+        except TimeoutError:
+            raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
+
+    def _too_large(self) -> ApiError:
+        return ApiError(
+            413,
+            "too_large",
+            f"a request may have at most {self._limit} bytes ({readable_bytes(self._limit)})",
+        )
+
+
+async def read_body(request: Request, deadline: float | None = None) -> bytes:
+    """The whole body.
+
+    Args:
+        request: The request, with limits.
+        deadline: Until when it must have arrived, on the monotonic clock.
+    """
+    facts_of(request).body_is_timed = deadline is not None  # as a whole: less work than piece by piece
+    parts: list[bytes] = []
+    when = None if deadline is None else deadline - time.monotonic() + asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout_at(when):
+            async for part in request.stream():
+                parts.append(part)  # noqa: PERF401  # extend would wait for all before the first is stored
+    except TimeoutError:
+        raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
+    except ClientDisconnect:
+        raise client_gone() from None
+    return b"".join(parts)
+
+
+async def parsed(nbytes: int, parse: Callable[[], T]) -> T:
+    """What a body holds; a large one is parsed in a thread, so that others need not wait for it.
+
+    Args:
+        nbytes: How large it is.
+        parse: Does it.
+    """
+    return await asyncio.to_thread(parse) if nbytes > _LARGE else parse()
+
+
+def client_gone() -> ApiError:
+    """For the log alone: nobody is there to read the response."""
+    return ApiError(499, "client_gone", "the client went away")

@@ -1,0 +1,121 @@
+"""Errors as clients see them: a status, a code for programs, a message for people."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import HTTPException
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import Response
+
+from ramen.serve.engine import errors as engine
+
+_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
+_OF_THE_ENGINE: dict[type[engine.EngineError], tuple[int, str]] = {
+    engine.OverloadedError: (429, "overloaded"),
+    engine.DeadlineError: (504, "deadline"),
+    engine.UnknownStreamError: (404, "unknown_stream"),
+    engine.StreamExistsError: (409, "stream_exists"),
+    engine.BadRequestError: (422, "invalid"),
+    engine.StreamElsewhereError: (409, "stream_elsewhere"),
+    engine.StoppingError: (503, "stopping"),
+    engine.UnavailableError: (503, "unavailable"),
+    engine.LostAnswerError: (503, "answer_lost"),  # without Retry-After: it may have been learned from
+}
+_MOST_COMPLAINTS = 3  # that are listed of a body that is wrong in many places
+_LONGEST_MESSAGE = 1000  # characters; a message may quote what was sent
+
+
+class ApiError(HTTPException):
+    """A request that is not answered as it hoped.
+
+    Args:
+        status: The status of the response.
+        code: Which error it is, for programs.
+        message: What was wrong and what is expected, for people.
+        retry_after: Seconds after which it is worth trying again.
+        headers: Further headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+        self.retry_after = retry_after
+
+
+def from_engine(error: engine.EngineError) -> ApiError:
+    """The engine's error for clients."""
+    status, code = next(
+        (answer for kind, answer in _OF_THE_ENGINE.items() if isinstance(error, kind)), (500, "internal")
+    )
+    retry_after = None
+    if isinstance(error, (engine.OverloadedError, engine.UnavailableError)):
+        retry_after = error.retry_after
+    if isinstance(error, engine.StoppingError):
+        retry_after = 1.0  # another server, or this one once it is back
+    return ApiError(status, code, str(error), retry_after=retry_after)
+
+
+def from_validation(error: RequestValidationError) -> ApiError:
+    """What a request has wrong, in words; its values are not repeated."""
+    found = error.errors()
+    if any(one["type"] == "json_invalid" for one in found):
+        return ApiError(400, "bad_request", "the body is not valid JSON")
+    return ApiError(422, "invalid", in_words(found))
+
+
+def in_words(found: Sequence[Mapping[str, Any]]) -> str:
+    """What pydantic complains about, as one line.
+
+    >>> in_words([{"loc": ("body", "labels", 0, "id"), "msg": "Field required"}])
+    'body.labels.0.id: Field required'
+    """
+    listed = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".lstrip(": ") for one in found]
+    more = len(listed) - _MOST_COMPLAINTS
+    return "; ".join(listed[:_MOST_COMPLAINTS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def from_http(error: StarletteHTTPException) -> ApiError:
+    """An error of the web framework: no such path, no such method."""
+    if isinstance(error, ApiError):
+        return error
+    code = _CODES.get(error.status_code, "refused")
+    message = {404: "there is nothing at this path", 405: "this path does not take this method"}.get(
+        error.status_code, str(error.detail)
+    )
+    return ApiError(error.status_code, code, message, headers=error.headers)
+
+
+def response_for(error: ApiError, path: str) -> Response:
+    """The response; the Open Inference Protocol has a form of its own.
+
+    Args:
+        error: The error.
+        path: Of the request.
+    """
+    message = str(error.detail)
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[:_LONGEST_MESSAGE] + "..."
+    body: dict[str, Any] = {"code": error.code, "message": message}
+    headers = dict(error.headers or {})
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        body["retry_after_ms"] = max(1, math.ceil(error.retry_after * 1000))
+    content = {"error": message if is_inference_protocol(path) else body}
+    # In ASCII: a message may quote what is no valid Unicode text.
+    return Response(json.dumps(content), error.status_code, headers, "application/json")
+
+
+def is_inference_protocol(path: str) -> bool:
+    """Whether a path belongs to the Open Inference Protocol."""
+    return path == "/v2" or path.startswith("/v2/")
