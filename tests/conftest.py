@@ -14,6 +14,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
+from tests.helpers.process_team import TEAM_SIZE, ProcessTeam
 from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS
 from tests.helpers.skip_summary import pytest_terminal_summary
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
@@ -79,6 +80,14 @@ def environment() -> Iterator[None]:
     for name in os.environ.keys() - before:
         if name.startswith("CUBLAS"):
             del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTeam]:
+    """Processes for tests of groups, which all share them."""
+    team = ProcessTeam(TEAM_SIZE, tmp_path_factory.mktemp("team"))
+    yield team
+    team.close()
 
 
 @pytest.fixture(params=["vit", "resnet"])

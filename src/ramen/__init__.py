@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ramen.serve.client.errors import ServerError as ServerError
     from ramen.serve.predictor import Predictor as Predictor
     from ramen.serve.result import Result as Result
+    from ramen.utils.peers import GroupError as GroupError
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
@@ -42,6 +43,7 @@ _HOMES = {
     "Answer": "ramen.methods._answers",
     "AsyncClient": "ramen.serve.client.async_client",
     "Client": "ramen.serve.client.client",
+    "GroupError": "ramen.utils.peers",
     "Method": "ramen.methods._base",
     "MethodInfo": "ramen.methods._info",
     "Prediction": "ramen.methods._answers",

@@ -252,3 +252,36 @@ def test_workers_for_a_device(tmp_path: Path) -> None:
     assert all(
         torch.equal(a, clf.preprocess(b, dtype=clf.dtype)) for a, b in zip(results, batches, strict=True)
     )
+
+
+@pytest.mark.parametrize("placement", ["encoder", "cpu", "split"])
+def test_a_group_of_one_process(placement: str, tmp_path: Path) -> None:
+    """NCCL's operations, the passes' recordings and a memory of a group, on one GPU."""
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        clf = testing.small_classifier(device="cuda")
+        settings = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "placement": placement}
+        one = ramen.create("ramen", clf, **settings)
+        shared = ramen.create("ramen", clf, group=dist.group.WORLD, **settings)
+        for number in range(5):  # the passes are recorded on the way
+            images = torch.randn(7, 3, 32, 32, generator=torch.Generator().manual_seed(number)).cuda()
+            expected, found = (method.predict(images, return_support=True) for method in (one, shared))
+            assert found.support is not None
+            assert expected.support is not None
+            width = min(found.support.numbers.shape[1], expected.support.numbers.shape[1])
+            assert width > 0
+            for name in ("numbers", "valid"):
+                sets = [
+                    torch.where(out.support.valid, getattr(out.support, name), -1).sort(1, descending=True)
+                    for out in (expected, found)
+                ]
+                assert torch.equal(sets[0].values[:, :width], sets[1].values[:, :width])
+            torch.testing.assert_close(found.logits, expected.logits, rtol=1e-3, atol=1e-3)
+        shared.save(tmp_path / "state")
+        one.reset()
+        one.load(tmp_path / "state")
+        assert one.images_seen == 35
+    finally:
+        dist.destroy_process_group()

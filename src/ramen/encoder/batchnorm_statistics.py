@@ -99,17 +99,22 @@ class LayerStatistics:
 CHOICES = ("source", "batch")
 
 
-def choose(statistics: object, base: Tensor, valid: tuple[str, ...] = CHOICES) -> str:
+def choose(statistics: object, base: Tensor, valid: tuple[str, ...] = CHOICES, *, alone: bool = True) -> str:
     """A method's parameter ``statistics``, checked: "source" (running statistics), or another of ``valid``.
 
     Args:
         statistics: The value given by the user.
         base: The ``base_statistics`` of the method's encoder; only "source" is possible without BatchNorm.
         valid: The choices that the method has.
+        alone: Whether one process has the whole batch.
     """
     chosen = checks.choice("statistics", statistics, valid)
     if chosen != "source" and not base.numel():
         raise ValueError(f"statistics={chosen!r} needs BatchNorm layers, this encoder has none")
+    if chosen == "batch" and not alone:
+        raise ValueError(
+            "statistics='batch' needs the whole batch in one process: a group has 'source' alone"
+        )
     return chosen
 
 

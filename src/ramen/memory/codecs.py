@@ -79,14 +79,21 @@ class Codec(ABC):
         for start in range(first, self.width, step):
             yield slice(start, min(self.width, start + step))
 
-    def sum_rows(self, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-        """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32, in plain torch.
+    def sum_rows(
+        self,
+        stored: Tensor,
+        scales: Tensor,
+        rows: Tensor,
+        weights: Tensor,
+        accumulate: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)``, in plain torch.
 
         The rows in use are collected, unpacked and summed, a panel of columns at a time. On a CPU that reads
-        far less than a dense product does.
+        far less than a dense product does. The sums are in fp32, or in fp64 if they ``accumulate`` in that.
         """
-        weights = self.fold(weights, scales, rows)
-        if stored.dtype == torch.float32 and stored.device == weights.device:
+        weights = self.fold(weights, scales, rows).to(accumulate)
+        if stored.dtype == accumulate and stored.device == weights.device:
             return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
         used, position = rows.to(stored.device).unique(return_inverse=True)
         position, scales = position.to(weights.device), scales[used.to(scales.device)]
@@ -94,7 +101,7 @@ class Codec(ABC):
         for panel in self.panels(len(used), _PANEL_BYTES, unpacked=True):
             part = _moved(stored[:, panel].index_select(0, used), weights.device)
             # in fp32: summation in half precision would lose bits
-            values = self.unpack(part, scales, panel.start)
+            values = self.unpack(part, scales, panel.start).to(accumulate)
             sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
         return self.flat(torch.cat(sums, dim=1))
 
@@ -229,12 +236,14 @@ def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
 
 def _pack_signs(negative: Tensor) -> Tensor:
     bit = torch.arange(8, dtype=torch.uint8, device=negative.device)
-    eights = negative.reshape(len(negative), -1, 8).view(torch.uint8)
+    eights: Tensor = negative.flatten(1).unflatten(1, (-1, 8)).view(torch.uint8)
     return (eights << bit).sum(2, dtype=torch.uint8)
 
 
 def _pack_nibbles(codes: Tensor) -> Tensor:
-    first, second = codes.view(torch.uint8).view(len(codes), -1, 2).unbind(2)
+    first: Tensor
+    second: Tensor
+    first, second = codes.view(torch.uint8).unflatten(1, (-1, 2)).unbind(2)
     return first & 15 | second << 4
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ramen.memory.image_store import ImageStore
 from ramen.memory.stream_memory import StreamMemory, expect_names
+from ramen.utils.peers import Peers
 
 
 class SlotPolicy(Protocol):
@@ -41,6 +42,8 @@ class ImageMemory(StreamMemory, Generic[_Policy]):
         dtype: How they are stored.
         device: Where they are stored.
         size: Height and width; those of the first images if not given.
+        peers: The processes of a group, each of which keeps all images that stay; if they are given, batches
+            are those of this process, and images are numbered within the global batch.
     """
 
     def __init__(
@@ -50,8 +53,10 @@ class ImageMemory(StreamMemory, Generic[_Policy]):
         dtype: torch.dtype,
         device: torch.device,
         size: tuple[int, int] | None,
+        peers: Peers | None = None,
     ) -> None:
         self.policy = policy
+        self._peers = peers
         self._store = ImageStore(capacity, dtype, device, size)
         self._batch: Tensor | None = None
         self._placed: dict[int, int] = {}  # slot to index in the batch: accepted, but not yet copied
@@ -80,8 +85,22 @@ class ImageMemory(StreamMemory, Generic[_Policy]):
     def settle(self) -> None:
         """Copy the accepted images of a batch, of which nothing is needed any more."""
         if self._batch is not None:
-            self._store.put(self._batch, self._placed)
+            self._store.put(*self._arrived(self._batch, self._placed))
         self._batch, self._placed = None, {}
+
+    def _arrived(self, batch: Tensor, placed: dict[int, int]) -> tuple[Tensor, dict[int, int]]:
+        """A batch with all accepted images, and their places in it by slot."""
+        if self._peers is None:
+            return batch, placed
+        wanted, sizes = sorted(set(placed.values())), self._peers.sizes
+        ends = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
+        by_process = [
+            [number - end + size for number in wanted if end - size <= number < end]
+            for end, size in zip(ends, sizes, strict=True)
+        ]
+        own = batch[torch.tensor(by_process[self._peers.rank], dtype=torch.int64, device=batch.device)]
+        every = self._peers.gather(own, [len(numbers) for numbers in by_process], "gathering images")
+        return every, {slot: wanted.index(number) for slot, number in placed.items()}
 
     # -- state --------------------------------------------------------------------------------------
 

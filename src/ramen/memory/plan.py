@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
 from ramen.memory import codecs
+from ramen.memory.queue_pieces import QueuePieces
 from ramen.memory.row_table import ColumnSpec
 from ramen.utils.byte_sizes import readable_bytes
 from ramen.utils.devices import free_bytes
@@ -34,6 +36,7 @@ class MemoryPlan:
     fifo: str = "exact"
     device: torch.device = _CPU  # given as text, it is parsed
     gradient_device: torch.device | None = None  # that of the embeddings if not given
+    processes: int = 1  # that share the queues
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", torch.device(self.device))
@@ -70,8 +73,22 @@ class MemoryPlan:
             spec["ages"] = ((self.queues, self.capacity), torch.float16)
         return spec
 
+    @cached_property
+    def pieces(self) -> QueuePieces:
+        """How the queues are dealt out to the processes."""
+        # What the published order replaces depends on the whole queue.
+        most = 1 if self.fifo == "float16" else None
+        return QueuePieces.dealt(self.queues, self.capacity, self.processes, most)
+
+    def share(self) -> "MemoryPlan":
+        """The memory of one of the processes."""
+        pieces = self.pieces
+        return replace(self, queues=pieces.queues_each, capacity=pieces.piece_capacity, processes=1)
+
     def max_bytes(self) -> dict[torch.device, int]:
-        """Bytes of the memory with every queue full, per device."""
+        """Bytes of the memory with every queue full, per device; of several processes, what each takes."""
+        if self.processes > 1:
+            return self.share().max_bytes()
         needed = {self.device: sum(math.prod(shape) * t.itemsize for shape, t in self.index().values())}
         for column in self.columns().values():
             needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes

@@ -5,6 +5,7 @@ number of a slot is ``queue * capacity + place``; ``queues * capacity``, one pas
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.utils.numerics import running_counts
@@ -38,23 +39,33 @@ def float16_slots(queues: Tensor, keep: Tensor, numbers: Tensor, counts: Tensor,
 
 
 def visible_causally(
-    queues: Tensor, keep: Tensor, counts: Tensor, capacity: int, width: int
+    queues: Tensor, keep: Tensor, counts: Tensor, capacity: int, width: int, arrived: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What each image sees if images are inserted one by one and each queries right after its insertion.
+    """What each image sees if entries are inserted one by one and images query in between.
 
-    Returns two masks: ``(B, queues, width)`` over the first ``width`` places of the ring buffers before the
-    batch, and ``(B, queues, B)`` over the batch itself. An entry is visible from its own arrival until
-    ``capacity`` later entries have entered its queue.
+    Args:
+        queues: The queue of each of the ``n`` entries that arrive.
+        keep: Which of them may be stored.
+        counts: Entries per queue before the batch.
+        capacity: Of each queue.
+        width: How many places of the ring buffers there are to look at.
+        arrived: How many entries have arrived when each of the ``B`` images asks.
+
+    Returns:
+        Two masks: ``(B, queues, width)`` over the first ``width`` places of the ring buffers before the
+        batch, and ``(B, queues, n)`` over the batch itself. An entry is visible from its own arrival until
+        ``capacity`` later entries have entered its queue.
     """
-    so_far = running_counts(queues, keep, len(counts))
+    running = running_counts(queues, keep, len(counts))
+    so_far = F.pad(running, (0, 0, 1, 0))[arrived]
     oldest_seen = counts + so_far - capacity  # (B, queues), as a sequence number of the queue
     place = torch.arange(width, device=queues.device)
     newest = counts[:, None] - 1
     stored_sequence = newest - (newest - place) % capacity  # negative if the place is still empty
     stored = (stored_sequence >= 0) & (stored_sequence >= oldest_seen[:, :, None])
 
-    own_sequence = counts[queues] + so_far.gather(1, queues[:, None])[:, 0] - 1
-    arrived = torch.ones(len(queues), len(queues), dtype=torch.bool, device=queues.device).tril()
+    own_sequence = counts[queues] + running.gather(1, queues[:, None])[:, 0] - 1
+    has_come = torch.arange(len(queues), device=queues.device) < arrived[:, None]
     in_queue = (queues == torch.arange(len(counts), device=queues.device)[:, None]) & keep
-    batch = arrived[:, None, :] & in_queue & (own_sequence >= oldest_seen[:, :, None])
+    batch = has_come[:, None, :] & in_queue & (own_sequence >= oldest_seen[:, :, None])
     return stored, batch

@@ -66,7 +66,7 @@ class Blocks:
     def members(self, of_units: Tensor) -> Tensor:
         """``(n, units)`` as ``(n, blocks, most units of a block)``, with zeros after shorter blocks."""
         if self._even:
-            return of_units.reshape(len(of_units), len(self.sizes), -1)
+            return of_units.reshape(len(of_units), len(self.sizes), self.units // len(self.sizes))
         return F.pad(of_units, (0, 1))[:, self.tables(of_units.device).members]
 
 

@@ -15,7 +15,7 @@ share of an insertion, ``admit``, stays outside.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ramen import kernels
 from ramen.kernels.rows import write_rows
-from ramen.memory import codecs, queue_order
+from ramen.memory import codecs, queue_order, shares
 from ramen.memory.fetch_ahead import FetchAhead
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.row_table import ColumnSpec, RowTable
@@ -158,6 +158,8 @@ class Storage(StreamMemory):
 
     def check(self, state: Mapping[str, Tensor]) -> None:
         """Raise ValueError unless ``state`` could be the content of this memory."""
+        if shares.SHARE in state:
+            shares.expect_share(state, 0, 1)
         expect_names("the memory's state", state, {*self.columns, *self._index, "seen"})
         expect("seen", state["seen"], torch.int64, ())
         expect_at_least("seen", state["seen"], 0)
@@ -177,6 +179,10 @@ class Storage(StreamMemory):
         self._table, self._most_rows, self.seen = table, rows, int(state["seen"])
         self._slots = None
         self.generation += 1
+
+    def join(self, states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The whole state of the shares that processes of a group had."""
+        return shares.joined(states, self.plan)
 
     def _check_index(self, index: Mapping[str, Tensor]) -> None:
         """Every entry has one row, every row one entry, and every queue as many as it counts."""

@@ -1,7 +1,7 @@
 """What a method needs of a memory: forget, save, restore, know its size, and whether a graph may hold it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -66,6 +66,12 @@ class StreamMemory(ABC):
     def fill(self) -> tuple[int, int] | None:
         """How many entries it holds, and how many it can hold; None if it does not count."""
         return None
+
+    # -- for a group of processes -------------------------------------------------------------------
+
+    def join(self, states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """One state of those of a group's processes, which by default are all the same."""
+        return dict(next(iter(states)))
 
     # -- for states that are saved bit by bit -------------------------------------------------------
 

@@ -41,6 +41,11 @@ class Answer:
     usable: Tensor
     support: Callable[[], Support] | None = None
 
+    def of(self, images: slice) -> "Answer":
+        """The answer for some images of the batch, without what is behind it."""
+        zero_shot = None if self.zero_shot_logits is None else self.zero_shot_logits[images]
+        return Answer(self.logits[images], zero_shot, self.usable[images])
+
 
 @dataclass(eq=False, repr=False)
 class Prediction:

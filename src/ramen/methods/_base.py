@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ramen.kernels.cuda_graphs import CALLS_TO_RECORD, Function
 from ramen.memory.stream_memory import StreamMemory
-from ramen.methods import _saved_state
+from ramen.methods import _saved_folder, _saved_state
 from ramen.methods._answers import Answer, Prediction
 from ramen.methods._info import MethodInfo
 from ramen.methods._parameters import Parameters
@@ -30,6 +31,7 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import upload
 from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
+from ramen.utils.peers import Group, Peers, check_same
 
 _Memory = TypeVar("_Memory", bound=StreamMemory)
 _Value = TypeVar("_Value")
@@ -46,6 +48,13 @@ class Method(DeclaredState, ABC):
     Args:
         classifier: What it adapts; never changed.
         seed: Decides everything random.
+        group: The ``torch.distributed`` process group that shares the stream: all its processes call
+            ``predict`` in step, each with its own part of the batch, which may be empty. The global batch is
+            that of the first process, then that of the second, and so on. None: this process alone.
+
+    Attributes:
+        images_seen: How many images all processes have offered so far.
+        peers: The processes of the group; None without one.
     """
 
     info: ClassVar[MethodInfo]
@@ -59,10 +68,16 @@ class Method(DeclaredState, ABC):
     # no value of a tensor decides what the host does (``ramen.kernels.cuda_graphs.holds`` excepted), and
     # whatever is kept is a declared state or memory
     recordable: ClassVar[bool] = False
+    # whether ``adapt`` learns from the images of all processes of a group, so that all of them learn the same
+    joins_groups: ClassVar[bool] = False
 
-    def __init__(self, classifier: ZeroShotClassifier, *, seed: int = 0) -> None:
+    def __init__(self, classifier: ZeroShotClassifier, *, seed: int = 0, group: Group = None) -> None:
         super().__init__()
         self.classifier = check_classifier(classifier)
+        if group is not None and not self.joins_groups:
+            raise ValueError(f"group must be None: {type(self).__name__} has no way to share a stream")
+        self.peers = None if group is None else Peers(group)
+        self._same_as_peers = group is None
         self.seed = checks.integer("seed", seed, 0)
         self.chosen: dict[str, str] = {}  # why, for each parameter that the method chose itself
         # given the size of the first images, for what can only be chosen then
@@ -118,6 +133,35 @@ class Method(DeclaredState, ABC):
         digest = sha256(f"{self.seed} {self.images_seen if place is None else place}".encode()).digest()
         return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8]) >> 1)
 
+    def together(self, value: _Value, smallest: Callable[[_Value], float] | None = None) -> _Value:
+        """One value for all processes of a group, for what each has chosen itself; JSON can hold it.
+
+        Args:
+            value: That of this process.
+            smallest: Take the first one for which this is smallest; that of the first process if not given.
+        """
+        if self.peers is None:
+            return value
+        values: list[_Value] = self.peers.values(value, "agreeing on parameters")
+        return values[0] if smallest is None else min(values, key=smallest)
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """One row per image of the global batch, of those for this process's images."""
+        if self.peers is None:
+            return rows
+        return self.peers.gather(rows, self.peers.sizes, "gathering what the images have shown")
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes of a group, with the same bits in each of them."""
+        return tensor if self.peers is None else self.peers.total(tensor, "adding up")
+
+    def averaged(self, tensor: Tensor) -> Tensor:
+        """The mean over the processes of a group, for what all of them have computed of the same images.
+
+        They then continue with the same bits, also if they have different devices.
+        """
+        return tensor if self.peers is None else self.summed(tensor) / self.peers.size
+
     # -- what callers use ---------------------------------------------------------------------------
 
     def predict(
@@ -126,22 +170,35 @@ class Method(DeclaredState, ABC):
         """Answer a batch of preprocessed images ``(B, 3, H, W)`` and adapt.
 
         Args:
-            images: Floats; on any device.
+            images: Floats; on any device. In a group, this process's part of the batch, which may be empty.
             tags: One integer per image, stored with it for analyses and never seen by the method.
             return_support: Also return which entries were used, with weights and tags.
         """
-        images = self.classifier.check_images(images)
+        images = self.classifier.check_images(images, may_be_empty=self.peers is not None)
         tags = _check_tags(tags, len(images))
         if return_support and not self.retrieves:
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
         with self.one_caller, plain_numerics(), torch.no_grad():
+            total = self._begin(len(images))
             images, usable, home = self.receive(images)
             if self._records and self.records_steps:
                 answer = self._recorded_steps(self, images, usable, tags, return_support)
             else:
                 answer = self.learning(len(images), tags, lambda: self.adapt(images, usable))
-            self.images_seen += len(images)
+            self.images_seen += total
             return self.finish(answer, images, home, return_support)
+
+    def _begin(self, images: int) -> int:
+        """How many images the batch has, in all processes of the group."""
+        if self.peers is None:
+            return images
+        if not self._same_as_peers:
+            check_same(
+                self.peers, {"method": self.info.name, **self.parameters}, self.classifier.fingerprint()
+            )
+            self._same_as_peers = True
+        self.peers.begin(images)
+        return sum(self.peers.sizes)
 
     # -- parts of predict, for steps of several streams ---------------------------------------------
 
@@ -187,7 +244,10 @@ class Method(DeclaredState, ABC):
 
     @property
     def images_refused(self) -> int:
-        """How many images were answered zero-shot because something about them was not finite."""
+        """How many images were answered zero-shot because something about them was not finite.
+
+        In a group, those of this process.
+        """
         return int(self._refused)
 
     @plain_numerics()
@@ -204,6 +264,8 @@ class Method(DeclaredState, ABC):
     def records_steps(self) -> bool:
         """Whether a CUDA graph may hold a whole step, with all that it does to state and memories."""
         device = self.classifier.device
+        if self.peers is not None:  # what the host exchanges cannot be part of a graph
+            return False
         return self.recordable and all(memory.recordable_on(device) for memory in self.memories.values())
 
     @plain_numerics()
@@ -289,13 +351,48 @@ class Method(DeclaredState, ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, completely or not at all, with a checksum per tensor.
 
-        The file is in the format of safetensors.
+        The file is in the format of safetensors. In a group of processes it is a folder, to which all of
+        them write; ``load`` takes it to any number of processes.
         """
-        _saved_state.write_file(path, self.state_dict())
+        if self.peers is None:
+            _saved_state.write_file(path, self.state_dict())
+        else:
+            _saved_folder.write(path, self.state_dict(), self.peers)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue where ``save`` wrote ``path``; a ValueError names what is wrong and changes nothing."""
-        self.load_state_dict(_saved_state.read_file(path))
+        """Continue where ``save`` wrote ``path``; a ValueError names what is wrong and changes nothing.
+
+        A file or folder of one process or of many will do, in one process or in many.
+        """
+
+        def read() -> dict[str, Tensor]:
+            if not _saved_folder.is_one(path):
+                return _saved_state.read_file(path)
+            # The memories of the state's own parameters know how to put its shares together.
+            undo = self.adopt(_saved_state.saved_parameters(next(iter(_saved_folder.states(path)))))
+            try:
+                return self._joined(partial(_saved_folder.states, path))
+            except BaseException:
+                undo()
+                raise
+
+        self.load_state_dict(read() if self.peers is None else self.peers.attempt(read, "reading the state"))
+
+    def _joined(self, states: Callable[[], Iterator[dict[str, Tensor]]]) -> dict[str, Tensor]:
+        """The state that is made of those of a group's processes: for this process, or this one alone."""
+        first = next(states())
+        refused = sum(int(state["images_refused"]) for state in states())
+        if self.peers is not None and self.peers.rank:
+            refused = 0  # counted by the first process
+        whole = {**first, "images_refused": torch.tensor(refused, device="cpu")}
+        for prefix, memory in self.memories.items():
+            parts = (self._part(prefix, _content_of(state)) for state in states())
+            whole = {name: whole[name] for name in whole if name not in self._names_of(prefix, first)}
+            whole |= {f"{CONTENT}{prefix}{name}": tensor for name, tensor in memory.join(parts).items()}
+        return whole
+
+    def _names_of(self, prefix: str, state: Mapping[str, Tensor]) -> set[str]:
+        return {f"{CONTENT}{prefix}{name}" for name in self._part(prefix, _content_of(state))}
 
     def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
         """For methods that choose parameters: use those of a state before it is compared and loaded.
@@ -312,10 +409,14 @@ class Method(DeclaredState, ABC):
         images_seen, refused = _saved_state.check(
             state, self._identity(), self.classifier.class_embeddings, self.later_parameters
         )
-        content = {name.removeprefix(CONTENT): state[name] for name in state if name.startswith(CONTENT)}
+        content = _content_of(state)
         self.restore(self.salvage(content) if salvage else content)
         self.images_seen = images_seen
         self._refused.fill_(refused)
+
+
+def _content_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(CONTENT): state[name] for name in state if name.startswith(CONTENT)}
 
 
 class _OneCaller:

@@ -19,6 +19,7 @@ from ramen.methods._argument_texts import argument_texts, explanations
 from ramen.methods._info import MethodInfo
 
 _PACKAGE = "ramen.methods"
+GROUP = "group"  # says where a method runs, not what it does: no parameter that a record lists
 
 
 @cache
@@ -92,7 +93,8 @@ class _Source:
         missing: list[ast.expr | None] = [None] * (len(both) - len(arguments.defaults))
         given = zip(both, [*missing, *arguments.defaults], strict=True)
         keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        own = [*list(given)[2:], *keywords]  # behind self, classifier
+        every = [*list(given)[2:], *keywords]  # behind self, classifier
+        own = [(one, node) for one, node in every if one.arg != GROUP]
         return {one.arg: inspect.Parameter.empty if node is None else self._value(node) for one, node in own}
 
     def _value(self, expression: ast.expr) -> Any:

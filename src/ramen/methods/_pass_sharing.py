@@ -18,8 +18,14 @@ class EmbeddingMethod(Method):
     """A method that makes one forward pass with the pretrained weights, and does the rest with embeddings."""
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
-        """One forward pass, and what follows from it."""
-        return self.from_embeddings(self.classifier.encode(images), usable)
+        """One forward pass, and what follows from it.
+
+        In a group, every process keeps all that is remembered of all images: embeddings are small.
+        """
+        embeddings = self.classifier.encode(images)
+        if self.peers is None or not self.memories:
+            return self.from_embeddings(embeddings, usable)
+        return self.from_embeddings(self.whole(embeddings), self.whole(usable)).of(self.peers.own)
 
     @abstractmethod
     def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ramen.methods._argument_texts import argument_texts, explanations
 from ramen.methods._info import MethodInfo
-from ramen.methods._own_records import own_records
+from ramen.methods._own_records import GROUP, own_records
 from ramen.utils.checks import nearest
 
 if TYPE_CHECKING:
@@ -64,12 +64,26 @@ def get_method(name: str) -> "type[Method]":
 
 
 def create(name: str, classifier: "ZeroShotClassifier", **parameters: Any) -> "Method":
-    """A fresh method of that name on ``classifier``; see ``describe(name).defaults`` for its parameters."""
+    """A fresh method of that name on ``classifier``.
+
+    Args:
+        name: Of the method.
+        classifier: What it adapts.
+        parameters: See ``describe(name).defaults``; and ``group``, a ``torch.distributed`` process group
+            whose processes share one stream (``Method`` says how).
+    """
     from ramen.utils.numerics import plain_numerics
 
     cls = get_method(name)
+    if parameters.get(GROUP) is None:
+        parameters.pop(GROUP, None)
+    elif not cls.joins_groups:
+        able = ", ".join(sorted(other for other, one in _METHODS.items() if one.joins_groups))
+        raise ValueError(
+            f"group: method {name!r} cannot share a stream with other processes; these can: {able}"
+        )
     for parameter in parameters:
-        if parameter not in cls.info.defaults:
+        if parameter not in cls.info.defaults and parameter != GROUP:
             hint = nearest(parameter, cls.info.defaults)
             raise TypeError(f"method {name!r} has no parameter {parameter!r}{hint}")
     with plain_numerics():
@@ -86,7 +100,7 @@ def _records() -> dict[str, MethodInfo]:
 
 def _defaults(cls: "type[Method]") -> dict[str, Any]:
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # behind self, classifier
-    return {p.name: p.default for p in parameters}
+    return {p.name: p.default for p in parameters if p.name != GROUP}
 
 
 def _load_own_methods() -> None:

@@ -12,6 +12,7 @@ from ramen.encoder.batchnorm_statistics import Statistics, of_batch
 from ramen.kernels.cuda_graphs import holds
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import finite_or_zero
+from ramen.utils.peers import Peers
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -99,6 +100,7 @@ def entropy_gradient(
     among: Tensor | None = None,
     below: float = math.inf,
     statistics: str = "source",
+    peers: Peers | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One forward and one backward pass of a batch that shares its norm parameters.
 
@@ -111,6 +113,7 @@ def entropy_gradient(
         below: They must also have an entropy below this.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images.
+        peers: The processes of a group, whose images all enter the mean; only this process's if not given.
 
     Returns:
         The logits; the gradient ``(G,)`` of the mean entropy, zero if no image enters it; and which images
@@ -118,22 +121,42 @@ def entropy_gradient(
         it the batch's statistics: if that has happened, the gradient is computed again without the bad
         images.
     """
+    logits, gradient, usable, chosen = _own_entropy_gradient(
+        classifier, images, affine, usable, among, below, statistics
+    )
+    if peers is not None:
+        images_each = chosen.sum()
+        count = peers.total(images_each, "counting images").clamp_min(1)
+        gradient = peers.total(gradient * images_each, "averaging gradients") / count
+    return logits, gradient, usable
+
+
+def _own_entropy_gradient(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor,
+    usable: Tensor,
+    among: Tensor | None,
+    below: float,
+    statistics: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The logits, the gradient, which images were usable, and which ones the mean is of."""
     logits, gradient, chosen = _mean_entropy_gradient(
         classifier, images, affine, usable, among, below, of_batch(statistics, usable)
     )
     if holds(gradient.isfinite().all()):
-        return logits, gradient, usable
+        return logits, gradient, usable, chosen
     if statistics == "batch":
         images, usable = refuse_overflowing(classifier, images, usable)
-        logits, gradient, _ = _mean_entropy_gradient(
+        logits, gradient, chosen = _mean_entropy_gradient(
             classifier, images, affine, usable, among, below, of_batch(statistics, usable)
         )
-        return logits, gradient, usable & logits.isfinite().all(1)
+        return logits, gradient, usable & logits.isfinite().all(1), chosen
     gradients = _gradient_of_each(classifier, images, affine)
     usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
     chosen = chosen & usable
     mean = torch.where(chosen[:, None], gradients, 0).sum(0) / chosen.sum().clamp_min(1)
-    return logits, mean, usable
+    return logits, mean, usable, chosen
 
 
 def _mean_entropy_gradient(

@@ -85,6 +85,8 @@ def _check_parts(parts: Sequence[tuple[Method, Tensor]]) -> None:
             "parts must share one encoder: make their classifiers with ZeroShotClassifier.with_classes, or "
             "give them the same AffineEncoder"
         )
+    if any(method.peers is not None for method, _ in parts):
+        raise ValueError("parts must hold methods of this process alone, got one of a group of processes")
     sizes = {tuple(method.classifier.check_images(images).shape[1:]) for method, images in parts}
     if len(sizes) > 1:
         raise ValueError(f"parts must have images of one size, got {sorted(sizes)}")

@@ -11,6 +11,7 @@ from ramen.methods._pass_sharing import EmbeddingMethod
 from ramen.methods._registry import register
 from ramen.models import prompts
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils.peers import Group
 
 
 @register(
@@ -37,14 +38,21 @@ class Clip(EmbeddingMethod):
         classifier: Must know its templates or have a text encoder, unless it has one embedding per class.
         template: The prompt.
         seed: Has no effect.
+        group: As for every method.
     """
 
     recordable = True
+    joins_groups = True
 
     def __init__(
-        self, classifier: ZeroShotClassifier, template: str = prompts.SINGLE[0], *, seed: int = 0
+        self,
+        classifier: ZeroShotClassifier,
+        template: str = prompts.SINGLE[0],
+        *,
+        seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         (self.template,) = prompts.check_templates([template])
         self._embeddings = _single_template(classifier, self.template)
 

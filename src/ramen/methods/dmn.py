@@ -16,6 +16,7 @@ from ramen.methods._pass_sharing import EmbeddingMethod
 from ramen.methods._registry import register
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.peers import Group
 
 
 @register(
@@ -55,11 +56,13 @@ class DMN(EmbeddingMethod):
         beta: How fast an entry's weight falls with its cosine distance.
         capacity: The most entries per class.
         seed: Has no effect.
+        group: As for every method.
     """
 
     state_parameters = ("capacity",)
 
     recordable = True
+    joins_groups = True
 
     def __init__(
         self,
@@ -69,8 +72,9 @@ class DMN(EmbeddingMethod):
         capacity: int = 50,
         *,
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.alpha = checks.number("alpha", alpha, 0)
         self.beta = checks.number("beta", beta, 0)
         self.capacity = checks.integer("capacity", capacity, 1)

@@ -33,6 +33,7 @@ class Ensemble(EmbeddingMethod):
     """
 
     recordable = True
+    joins_groups = True
 
     def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
         """Compare with the classifier's embeddings."""

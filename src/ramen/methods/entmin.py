@@ -14,6 +14,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import entropy_gradient, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.peers import Group
 
 
 @register(
@@ -44,9 +45,11 @@ class EntMin(Method):
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
         seed: Has no effect.
+        group: As for every method.
     """
 
     recordable = True
+    joins_groups = True
 
     def __init__(
         self,
@@ -55,16 +58,17 @@ class EntMin(Method):
         *,
         statistics: str = "source",
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Step from the pretrained weights, predict, forget."""
         clf = self.classifier
         before, gradient, usable = entropy_gradient(
-            clf, images, clf.encoder.base, usable, statistics=self.statistics
+            clf, images, clf.encoder.base, usable, statistics=self.statistics, peers=self.peers
         )
         adapted = sign_step(clf.encoder.base, gradient, self.lr)
         after = clf.logits(clf.encode(images, adapted, statistics=of_batch(self.statistics, usable)))

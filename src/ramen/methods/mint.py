@@ -23,6 +23,7 @@ from ramen.methods._steps import joint_gradient, refuse_overflowing
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.numerics import finite_or_zero
+from ramen.utils.peers import Group
 
 
 @register(
@@ -64,10 +65,12 @@ class Mint(Method):
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
         seed: Has no effect.
+        group: As for every method.
     """
 
     state_parameters = ("statistics",)
     recordable = True
+    joins_groups = True
 
     before_sums: Tensor  # embeddings by class, at the pretrained weights
     before_counts: Tensor
@@ -84,11 +87,12 @@ class Mint(Method):
         *,
         statistics: str = "source",
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
         self.prior = math.inf if prior == math.inf else checks.number("prior", prior, 0, exclusive=True)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
         base, empty = classifier.encoder.base, ClassMeans.empty(classifier.class_embeddings)
         for moment in ("before", "after"):
             self.add_state(f"{moment}_sums", empty.sums)
@@ -110,20 +114,20 @@ class Mint(Method):
             embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
             labels = clf.logits(embeddings).argmax(1)
             usable = usable & embeddings.isfinite().all(1)
-        before = ClassMeans(self.before_sums, self.before_counts).including(embeddings, labels, usable)
+        any_usable = self.whole(usable).any()
+        before = self._including(ClassMeans(self.before_sums, self.before_counts), embeddings, labels, usable)
 
         # 2. The mean of all batches' gradients, and one step of a fresh Adam along it.
-        batches = self.batches + usable.any()
+        batches = self.batches + any_usable
         change = (finite_or_zero(gradient) - self.gradient) / batches.clamp_min(1)
-        mean_gradient = self.gradient + torch.where(usable.any(), change, 0)
+        mean_gradient = self.gradient + torch.where(any_usable, change, 0)
         adapted, _ = adam_step(base, mean_gradient, AdamState.zero(base), self.lr)
 
         # 3. Embeddings with the adapted weights; their class means move the text embeddings.
         embeddings = clf.encode(encoded, adapted, statistics=of_batch(self.statistics, usable))
         valid = usable & embeddings.isfinite().all(1)
-        after = ClassMeans(self.after_sums, self.after_counts).including(
-            embeddings, clf.logits(embeddings).argmax(1), valid
-        )
+        after = ClassMeans(self.after_sums, self.after_counts)
+        after = self._including(after, embeddings, clf.logits(embeddings).argmax(1), valid)
         logits = clf.logit_scale * embeddings @ self._class_embeddings(after).T
 
         self.before_sums, self.before_counts = before.sums, before.counts
@@ -134,7 +138,13 @@ class Mint(Method):
     def _embeddings_and_gradient(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """At the pretrained weights."""
         clf, loss = self.classifier, partial(self._loss, usable=usable)
-        return joint_gradient(clf, images, clf.encoder.base, loss, of_batch(self.statistics, usable))
+        statistics = of_batch(self.statistics, usable)
+        embeddings, gradient = joint_gradient(clf, images, clf.encoder.base, loss, statistics)
+        return embeddings, self.summed(gradient)
+
+    def _including(self, means: ClassMeans, embeddings: Tensor, labels: Tensor, usable: Tensor) -> ClassMeans:
+        """With the images of the batch, in all processes."""
+        return means.including(self.whole(embeddings), self.whole(labels), self.whole(usable))
 
     def _loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
         """Minus the inter-class variance: the variance within the batch's classes minus the total variance.
@@ -145,8 +155,9 @@ class Mint(Method):
         embeddings = torch.where(usable[:, None], embeddings, 0)
         labels = self.classifier.logits(embeddings.detach()).argmax(1)
         so_far = ClassMeans(self.before_sums, self.before_counts)
-        means = so_far.including(embeddings.detach(), labels, usable)
-        images = membership(labels, usable, self.classifier.num_classes).sum(0)  # of each class
+        means = self._including(so_far, embeddings.detach(), labels, usable)
+        of_all = membership(self.whole(labels), self.whole(usable), self.classifier.num_classes)
+        images = of_all.sum(0)  # of each class
         classes = (images > 0).sum()
         weights = usable / (classes * images[labels]).clamp_min(1).to(embeddings.dtype)
         to_all = (embeddings - means.overall()).square().sum(1)

@@ -19,6 +19,7 @@ from ramen.methods._steps import entropy_gradient, shared_logits, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.pair_scores import pair_scores
+from ramen.utils.peers import Group
 
 
 @register(
@@ -61,9 +62,11 @@ class Note(Method):
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images that are encoded together, from the batch or from the memory.
         seed: Decides which images the memory keeps.
+        group: As for every method.
     """
 
     state_parameters = ("memory", "statistics")
+    joins_groups = True
 
     affine: Tensor
 
@@ -75,15 +78,23 @@ class Note(Method):
         *,
         statistics: str = "source",
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
         self.memory = checks.integer("memory", memory, 1)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
         self.add_state("affine", classifier.encoder.base)
         reservoir = Reservoir(self.memory, classifier.num_classes)
         self._remembered = self.add_memory(
-            ImageMemory(reservoir, self.memory, classifier.dtype, classifier.device, classifier.image_size)
+            ImageMemory(
+                reservoir,
+                self.memory,
+                classifier.dtype,
+                classifier.device,
+                classifier.image_size,
+                self.peers,
+            )
         )
         # Which images stay is decided on the host: on a GPU the passes are recorded, not the whole step.
         self._logits = self.record(partial(shared_logits, classifier, statistics=self.statistics))
@@ -102,12 +113,13 @@ class Note(Method):
             stored = self._remembered.images
             every = torch.ones(len(stored), dtype=torch.bool, device=stored.device)
             _, gradient, _ = self._gradient(stored, self.affine, every)
-            self.affine = sign_step(self.affine, gradient, self.lr)
+            self.affine = sign_step(self.affine, self.averaged(gradient), self.lr)
         return Answer(logits, None, usable)
 
     def _remember(self, images: Tensor, labels: Tensor, usable: Tensor) -> bool:
         """Offer a batch to the memory, one image after the other; False if there was none to offer."""
-        arriving = torch.where(usable, labels, -1).tolist()  # the batch's one transfer to the host
+        # the batch's one transfer to the host
+        arriving: list[int] = self.whole(torch.where(usable, labels, -1)).tolist()
         first = sum(self._remembered.policy.seen)
         numbers = torch.arange(first, first + len(arriving), device="cpu")
         draws = iter(pair_scores(self.seed, numbers, torch.arange(2, device="cpu")).tolist())

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ramen.memory import queue_order
 from ramen.memory.codecs import CODECS
+from ramen.memory.group_memory import memory_for
 from ramen.memory.plan import MemoryPlan
-from ramen.memory.retrieval import Memory, Selection
+from ramen.memory.retrieval import Selection
 from ramen.methods._answers import Answer, Support
 from ramen.methods._choices import choose_memory
 from ramen.methods._info import MethodInfo
@@ -27,6 +28,7 @@ from ramen.methods._steps import adapted_logits, mixed_logits, sample_gradients,
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.byte_sizes import parse_bytes
+from ramen.utils.peers import Group
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
@@ -90,12 +92,14 @@ class Ramen(GradientMethod):
         memory_budget: The most that the full memory may take, in bytes or as text such as "2 GiB". Without
             it, "auto" uses up to half of the free memory of its devices.
         seed: Decides what is drawn if ``consistency`` is off.
+        group: As for every method; its processes share the memory, and each holds about an equal part.
     """
 
     state_parameters = ("capacity", "balance", "fifo", "codec", "unit_gradients")
     later_parameters: ClassVar = {"unit_gradients": False}
     retrieves = True
     recordable = True
+    joins_groups = True
 
     def __init__(
         self,
@@ -116,8 +120,9 @@ class Ramen(GradientMethod):
         placement: str = "encoder",
         memory_budget: int | str | None = None,
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.entropy_weight = checks.flag("entropy_weight", entropy_weight)
         self.similarity_weight = checks.flag("similarity_weight", similarity_weight)
         self.balance = checks.flag("balance", balance)
@@ -135,7 +140,7 @@ class Ramen(GradientMethod):
         most = None if capacity == AUTO else checks.integer("capacity", capacity, 1)
         if topk != AUTO:
             topk = checks.integer("topk", topk, 1, most, at_most="capacity")
-        self.capacity, self.topk, self.codec, why = choose_memory(
+        found = choose_memory(
             self._plan,
             classifier.num_classes,
             AUTO if most is None else most,
@@ -143,7 +148,8 @@ class Ramen(GradientMethod):
             checks.choice("codec", codec, (*CODECS, AUTO)),
             None if memory_budget is None else parse_bytes("memory_budget", memory_budget),
         )
-        self.memory = self.add_memory(Memory(self._plan(self.capacity, self.codec)))
+        self.capacity, self.topk, self.codec, why = self._in_common(found)
+        self.memory = self.add_memory(memory_for(self._plan(self.capacity, self.codec), self.peers))
         self.beta = AUTO if beta == AUTO else checks.number("beta", beta, 0)
         self.unit_gradients = beta == AUTO
         self._entropy_unit = math.log(max(2, classifier.num_classes)) if beta == AUTO else 1.0
@@ -240,14 +246,25 @@ class Ramen(GradientMethod):
             fifo=self.fifo,
             device=torch.device("cpu") if self.placement == "cpu" else clf.device,
             gradient_device=torch.device("cpu") if self.placement == "split" else None,
+            processes=1 if self.peers is None else self.peers.size,
         )
+
+    def _in_common(self, found: tuple[int, int, str, Mapping[str, str]]) -> Any:
+        """What all processes of a group can hold, for parameters that each has chosen itself."""
+
+        def full(other: tuple[int, int, str, Mapping[str, str]]) -> int:
+            return sum(self._plan(other[0], other[2]).max_bytes().values())
+
+        common, why = self.together(found, smallest=full), found[3]
+        pairs = zip(("capacity", "topk", "codec"), found, common, strict=False)
+        return *(theirs if name in why else own for name, own, theirs in pairs), why
 
     def _choose_lr(self, size: tuple[int, int] | None) -> None:
         if size is None:
             self.lr, self.chosen["lr"] = AUTO, "follows when the first images show their size"
             self.on_first_images = self._choose_lr
         else:
-            self.lr, self.chosen["lr"] = choose_step(self.classifier, size)
+            self.lr, self.chosen["lr"] = self.together(choose_step(self.classifier, size))
             self.on_first_images = None
 
     def reset(self) -> None:
@@ -275,7 +292,7 @@ class Ramen(GradientMethod):
 
         self.capacity, self.codec = capacity, codec
         self.chosen |= dict.fromkeys(theirs, "as in the state that was loaded")
-        self.memory = self.replace_memory(Memory(self._plan(capacity, codec)))
+        self.memory = self.replace_memory(memory_for(self._plan(capacity, codec), self.peers))
         return undo
 
 

@@ -21,6 +21,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import refuse_overflowing, sign_step
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.peers import Group
 
 _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
 
@@ -75,9 +76,11 @@ class Rotta(Method):
             not given.
         std: Standard deviation per channel that the images were divided by; likewise.
         seed: Decides the augmentation.
+        group: As for every method.
     """
 
     state_parameters = ("memory", "statistics")
+    joins_groups = True
 
     student: Tensor
     teacher: Tensor
@@ -98,8 +101,9 @@ class Rotta(Method):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
         self.memory = checks.integer("memory", memory, 1)
         self.interval = self.memory if interval is None else checks.integer("interval", interval, 1)
@@ -120,7 +124,14 @@ class Rotta(Method):
             self.add_state(name, encoder.base_statistics)
         policy = TimelyBalanced(self.memory, classifier.num_classes, self.timeliness, self.uncertainty)
         self._remembered = self.add_memory(
-            ImageMemory(policy, self.memory, classifier.dtype, classifier.device, classifier.image_size)
+            ImageMemory(
+                policy,
+                self.memory,
+                classifier.dtype,
+                classifier.device,
+                classifier.image_size,
+                self.peers,
+            )
         )
         self.add_state("arrived", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
         # What stays in the memory is decided on the host: on a GPU the passes are recorded, not the step.
@@ -142,7 +153,7 @@ class Rotta(Method):
 
         labels = torch.where(usable, logits.argmax(1), -1)
         # one transfer to the host
-        offered = torch.stack([labels.double(), entropies.double()], 1).tolist()
+        offered = self.whole(torch.stack([labels.double(), entropies.double()], 1)).tolist()
         for index, (label, entropy) in enumerate(offered):
             if label < 0:
                 continue
@@ -181,7 +192,8 @@ class Rotta(Method):
             *stored,
             share=self.alpha,
         )
-        return gradient, dict(zip(self._stored, mixed, strict=True))
+        averaged = [self.averaged(one) for one in mixed]
+        return self.averaged(gradient), dict(zip(self._stored, averaged, strict=True))
 
     def _augmented(self, images: Tensor) -> Tensor:
         wide = images.to(torch.promote_types(images.dtype, torch.float32))

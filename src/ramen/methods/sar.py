@@ -18,6 +18,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import entropy, entropy_gradient, mean_entropy, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.peers import Group
 
 FROZEN = ("none", "top")
 _TOP_BLOCKS = 3
@@ -66,10 +67,12 @@ class Sar(Method):
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
         seed: Has no effect.
+        group: As for every method.
     """
 
     state_parameters = ("statistics",)
     recordable = True
+    joins_groups = True
 
     affine: Tensor
     average: Tensor  # of the loss; means nothing until it has started
@@ -89,8 +92,9 @@ class Sar(Method):
         clear_average: bool = False,
         statistics: str = "source",
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
         self.margin = checks.number("margin", margin, 0)
         self.rho = checks.number("rho", rho, 0)
@@ -100,7 +104,7 @@ class Sar(Method):
             raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
         self.frozen = checks.choice("frozen", frozen, FROZEN)
         self.clear_average = checks.flag("clear_average", clear_average)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
         self._bound = self.margin * math.log(classifier.num_classes)
         self._trained = trained_part(classifier.encoder, self.frozen)
         base = classifier.encoder.base
@@ -120,7 +124,7 @@ class Sar(Method):
 
         # 1. The entropy of confident images, at the weights so far.
         logits, gradient, usable = entropy_gradient(
-            clf, images, weights, usable, below=self._bound, statistics=self.statistics
+            clf, images, weights, usable, below=self._bound, statistics=self.statistics, peers=self.peers
         )
         confident = usable & (entropy(logits) < self._bound)
 
@@ -130,12 +134,20 @@ class Sar(Method):
 
         # 3. The entropy of those still confident there decides the step down, which starts where 2. did.
         second, gradient, still = entropy_gradient(
-            clf, images, worst, usable, among=confident, below=self._bound, statistics=self.statistics
+            clf,
+            images,
+            worst,
+            usable,
+            among=confident,
+            below=self._bound,
+            statistics=self.statistics,
+            peers=self.peers,
         )
         still = still & confident & (entropy(second) < self._bound)
         weights = sign_step(weights, gradient * self._trained, self.lr)
 
         # 4. A moving average of the loss that is too small tells of collapse.
+        second, still = self.whole(second), self.whole(still)
         self.affine = self._recovered(weights, mean_entropy(second, still), still.any())
         return Answer(logits, None, usable)
 

@@ -17,6 +17,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import entropy
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.peers import Group
 
 
 @register(
@@ -63,9 +64,11 @@ class TDA(EmbeddingMethod):
             against.
         mask_upper: Upper bound of the same.
         seed: Has no effect.
+        group: As for every method.
     """
 
     recordable = True
+    joins_groups = True
     state_parameters = ("positive_capacity", "negative_capacity", "mask_lower", "mask_upper")
 
     def __init__(
@@ -83,8 +86,9 @@ class TDA(EmbeddingMethod):
         mask_lower: float = 0.03,
         mask_upper: float = 1.0,
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.positive_capacity = checks.integer("positive_capacity", positive_capacity, 1)
         self.positive_alpha = checks.number("positive_alpha", positive_alpha, 0)
         self.positive_beta = checks.number("positive_beta", positive_beta, 0)

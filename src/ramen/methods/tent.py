@@ -13,6 +13,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import entropy_gradient, sign_step
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.peers import Group
 
 
 @register(
@@ -43,10 +44,12 @@ class Tent(Method):
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
         seed: Has no effect.
+        group: As for every method.
     """
 
     state_parameters = ("statistics",)
     recordable = True
+    joins_groups = True
 
     affine: Tensor
 
@@ -57,10 +60,11 @@ class Tent(Method):
         *,
         statistics: str = "source",
         seed: int = 0,
+        group: Group = None,
     ) -> None:
-        super().__init__(classifier, seed=seed)
+        super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
         self.add_state("affine", classifier.encoder.base)
 
     @property
@@ -71,7 +75,7 @@ class Tent(Method):
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, then take one step."""
         logits, gradient, usable = entropy_gradient(
-            self.classifier, images, self.affine, usable, statistics=self.statistics
+            self.classifier, images, self.affine, usable, statistics=self.statistics, peers=self.peers
         )
         self.affine = sign_step(self.affine, gradient, self.lr)
         return Answer(logits, None, usable)

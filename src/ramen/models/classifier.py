@@ -199,7 +199,7 @@ class ZeroShotClassifier:
 
     # -- what it computes ---------------------------------------------------------------------------
 
-    def check_images(self, images: object) -> Tensor:
+    def check_images(self, images: object, *, may_be_empty: bool = False) -> Tensor:
         """``images``, if it is a batch of preprocessed images."""
         if not isinstance(images, Tensor):
             raise TypeError(f"images must be a tensor, got {type(images).__name__}; clf.preprocess makes one")
@@ -214,6 +214,8 @@ class ZeroShotClassifier:
         if images.ndim != 4 or images.shape[1] != 3 or wrong_size:
             raise ValueError(f"images must be {expected}, got {came}")
         if len(images) == 0:
+            if may_be_empty:
+                return images
             raise ValueError("images must hold at least one image, got an empty batch")
         # Normalised images have negative numbers: then there is nothing to look into.
         if self._check_range is not None and not (images.device.type == "cpu" and images.amin() < 0):

@@ -14,8 +14,12 @@ _MIX_2 = 0x94D049BB133111EB
 
 def pair_scores(seed: int, queries: Tensor, entries: Tensor) -> Tensor:
     """Uniform numbers in [0, 1), fp64, of shape ``(*queries.shape, *entries.shape)``; both int64."""
+    return scores_of_pairs(seed, queries.view(*queries.shape, *(1 for _ in entries.shape)), entries)
+
+
+def scores_of_pairs(seed: int, queries: Tensor, entries: Tensor) -> Tensor:
+    """The same for each query and the entry in its place; the shapes are broadcast."""
     keys = _mix(queries + _signed((seed + 1) * _GOLDEN))
-    keys = keys.view(*queries.shape, *(1 for _ in entries.shape))
     mixed = _mix(keys + entries * _signed(_GOLDEN))
     return _shift(mixed, 11).to(torch.float64) * 2.0**-53
 

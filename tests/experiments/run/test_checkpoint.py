@@ -306,7 +306,7 @@ def test_only_the_last_checkpoint_is_kept(tmp_path):
     for number in range(3):
         assert saved.save(lambda number=number: ({"done": number}, {"x": torch.tensor(number)}))
     assert len(os.listdir(saved.folder)) == 2
-    facts, tensors = saved.load()
+    facts, tensors, _ = saved.load()
     assert (facts, int(tensors["x"])) == ({"done": 2}, 2)
     assert not list(tmp_path.rglob("*.json"))  # it is not found as a result
     saved.remove()

@@ -30,11 +30,19 @@ class Checkpoint:
         identity: What must be equal for a run to resume, in plain values.
         seconds: How often to save, unless writing takes long.
         warn: Called with messages for the user.
+        writes: Whether this process writes and removes it; of a group, one does.
     """
 
     def __init__(
-        self, path: Path, identity: Mapping[str, Any], seconds: float, warn: Callable[[str], object]
+        self,
+        path: Path,
+        identity: Mapping[str, Any],
+        seconds: float,
+        warn: Callable[[str], object],
+        *,
+        writes: bool = True,
     ) -> None:
+        self._writes = writes
         self.folder = path.with_name(f".{path.stem}.partial")
         self._identity, self._seconds, self._warn = dict(identity), seconds, warn
         self._last, self._took, self._failed = time.monotonic(), 0.0, False
@@ -43,13 +51,22 @@ class Checkpoint:
         """Whether enough time has passed since the last save."""
         return time.monotonic() - self._last >= max(self._seconds, _PATIENCE * self._took)
 
-    def save(self, state: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]]) -> bool:
-        """Write the state that ``state`` returns; if that fails, warn once and save no more."""
+    def save(
+        self,
+        state: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]],
+        write_more: Callable[[Path], None] | None = None,
+    ) -> bool:
+        """Write the state that ``state`` returns; if that fails, warn once and save no more.
+
+        Args:
+            state: Facts and tensors.
+            write_more: Writes what belongs to them to a new folder, before they are written.
+        """
         if self._failed:
             return False
         start = time.monotonic()
         try:
-            self._write(*state())
+            self._write(*state(), write_more)
         except (OSError, torch.OutOfMemoryError) as error:
             self._failed = True
             self._warn(f"No checkpoint can be written ({error}); if this run is interrupted, it starts over.")
@@ -57,7 +74,17 @@ class Checkpoint:
         self._took = self._last - start
         return not self._failed
 
-    def _write(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def _write(
+        self,
+        facts: dict[str, Any],
+        tensors: dict[str, Tensor],
+        write_more: Callable[[Path], None] | None,
+    ) -> None:
+        more = None if write_more is None else self.folder / f"more-{facts['done']}"
+        if write_more is not None and more is not None:
+            write_more(more)
+        if not self._writes:
+            return
         file = self.folder / f"tensors-{secrets.token_hex(4)}.pt"
         try:
             with atomic_write(file) as raw:
@@ -68,20 +95,27 @@ class Checkpoint:
                 "facts": facts,
                 "tensors": file.name,
                 "crc32": summed.crc32,
+                "more": None if more is None else more.name,
             }
             write_result(self.folder / _FACTS, content)
         except BaseException:
             file.unlink(missing_ok=True)
             raise
-        self._remove_others(file.name)
+        self._remove_others(file.name, None if more is None else more.name)
 
-    def _remove_others(self, name: str) -> None:
+    def _remove_others(self, name: str, more: str | None) -> None:
         for other in self.folder.glob("tensors-*.pt"):
             if other.name != name:
                 other.unlink(missing_ok=True)
+        for other in self.folder.glob("more-*"):
+            if other.name != more:
+                shutil.rmtree(other, ignore_errors=True)
 
-    def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """The saved state; None if there is none. One that cannot be used is set aside with a warning."""
+    def load(self) -> tuple[dict[str, Any], dict[str, Tensor], Path | None] | None:
+        """The saved state, and the folder that belongs to it, if there is one; None if nothing was saved.
+
+        One that cannot be used is set aside with a warning.
+        """
         if not (self.folder / _FACTS).exists():
             return None  # nothing useful, even if a process was killed during its first save
         try:
@@ -92,7 +126,8 @@ class Checkpoint:
                 ]
                 raise ValueError(f"it belongs to a run with another {', '.join(differing) or 'content'}")
             tensors = self._tensors(self.folder / content["tensors"], content["crc32"])
-            return dict(content["facts"]), tensors
+            more = content.get("more")
+            return dict(content["facts"]), tensors, None if more is None else self.folder / more
         except (DamagedResultError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             self.set_aside(str(error))
             return None
@@ -111,12 +146,20 @@ class Checkpoint:
 
     def set_aside(self, why: str) -> None:
         """Rename a checkpoint that cannot be used, so that the run can start over."""
+        if not self._writes:
+            return
         aside = self.folder.with_name(f"{self.folder.name}-unusable-{secrets.token_hex(4)}")
         os.replace(self.folder, aside)
         self._warn(f"The checkpoint {self.folder} cannot be used ({why}). It is now {aside}; starting over.")
 
+    def give_up(self) -> None:
+        """Save no more, because another process of the group cannot."""
+        self._failed = True
+
     def remove(self) -> None:
         """Remove the checkpoint after the result has been written."""
+        if not self._writes:
+            return
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

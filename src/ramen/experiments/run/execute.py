@@ -1,8 +1,10 @@
 """Run experiments: finished ones are read, interrupted ones resume."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
@@ -15,6 +17,9 @@ from ramen.experiments.run.progress import Bars
 from ramen.experiments.run.resources import Resources
 from ramen.experiments.run.results import DamagedResultError, read_result, write_result
 from ramen.models.classifier import MissingPartError
+from ramen.utils.peers import Group, Peers
+
+_Value = TypeVar("_Value")
 
 
 def run_experiments(
@@ -24,6 +29,7 @@ def run_experiments(
     console: Console | None = None,
     checkpoint_seconds: float = 120.0,
     on_missing: Literal["raise", "skip"] = "raise",
+    group: Group = None,
 ) -> list[dict[str, Any]]:
     """The results of the experiments, in their order; each is written to ``out`` as soon as it is finished.
 
@@ -34,18 +40,26 @@ def run_experiments(
         checkpoint_seconds: How often a run is saved, in addition to each reset of its method.
         on_missing: What to do about a method that needs what the model does not have: raise, or return
             ``{"kind": "skipped", "experiment": ..., "reason": ...}`` in place of its result, without a file.
+        group: Processes that run each experiment together, and all call this; the first one writes results
+            and shows progress. ``out`` is a folder that all of them see.
     """
+    peers = None if group is None else Peers(group)
     console = console or Console(stderr=True)
+    if peers is not None and peers.rank:
+        console = Console(quiet=True)
     with Bars(console) as bars:
-        runner = _Runner(Path(out), console, bars, checkpoint_seconds)
+        runner = _Runner(Path(out), console, bars, checkpoint_seconds, peers)
         return [runner.result_or_reason(experiment, on_missing) for experiment in experiments]
 
 
 class _Runner:
     """Runs experiments one after the other with what they share."""
 
-    def __init__(self, out: Path, console: Console, bars: Bars, checkpoint_seconds: float) -> None:
-        self._out, self._console, self._bars = out, console, bars
+    def __init__(
+        self, out: Path, console: Console, bars: Bars, checkpoint_seconds: float, peers: Peers | None
+    ) -> None:
+        self._out, self._console, self._bars, self._peers = out, console, bars, peers
+        self._writes = peers is None or peers.rank == 0
         self._checkpoint_seconds = checkpoint_seconds
         self._resources = Resources()
         self._printed: set[str] = set()  # settings that several runs share are printed once
@@ -63,19 +77,37 @@ class _Runner:
     def result(self, experiment: Experiment) -> dict[str, Any]:
         """The result, from its file or from a run."""
         path = experiment.path(self._out)
-        if (found := self._finished(experiment, path)) is not None:
+        finished: Callable[[], dict[str, Any] | None] = partial(self._finished, experiment, path)
+        found = self._of_first(finished)
+        if found is not None:
             return found
-        with lock(path):
-            if (found := self._finished(experiment, path)) is not None:  # by another process, a moment ago
+        with ExitStack() as stack:
+            self._of_first(lambda: stack.enter_context(lock(path)))
+            found = self._of_first(finished)
+            if found is not None:  # by another process, a moment ago
                 return found
             run = self._start(experiment)
-            checkpoint = Checkpoint(path, run.identity(), self._checkpoint_seconds, self._print)
+            checkpoint = Checkpoint(
+                path, run.identity(), self._checkpoint_seconds, self._print, writes=self._writes
+            )
             run = self._resumed(run, checkpoint)
             self._go(run, checkpoint)
             result = run.result()
-            write_result(path, result)
+            self._of_first(lambda: write_result(path, result))
             checkpoint.remove()
             return result
+
+    def _of_first(self, work: Callable[[], _Value]) -> _Value:
+        """What ``work`` returns; in a group, where the first process alone does it and all get its result."""
+        if self._peers is None:
+            return work()
+        done = self._peers.attempt(lambda: work() if self._writes else None, "running an experiment")
+        values: list[_Value] = self._peers.values(done, "running an experiment")
+        return values[0]
+
+    @property
+    def _group(self) -> Group:
+        return None if self._peers is None else self._peers.group
 
     def _start(self, experiment: Experiment) -> MethodRun:
         stream = self._resources.stream(experiment)
@@ -83,7 +115,7 @@ class _Runner:
         if stream.waiting:
             with self._bars.count("drawing", stream.waiting) as advance:
                 stream.prepare(advance)
-        run = MethodRun(experiment, classifier, stream)
+        run = MethodRun(experiment, classifier, stream, self._group)
         for line in _settings_lines(run):
             if line not in self._printed:
                 self._printed.add(line)
@@ -92,14 +124,17 @@ class _Runner:
 
     def _resumed(self, run: MethodRun, checkpoint: Checkpoint) -> MethodRun:
         """The run as of its checkpoint, if there is one."""
-        saved = checkpoint.load()
-        if saved is None:
+        if not self._of_first(lambda: checkpoint.load() is not None):
             return run
+        saved = checkpoint.load()
         try:
+            if saved is None:
+                raise ValueError("it is not to be seen by every process")
             run.restore(*saved)
         except (ValueError, KeyError, TypeError, StopIteration) as error:
             checkpoint.set_aside(str(error))
-            return MethodRun(run.experiment, run.classifier, run.stream)  # the other may be half restored
+            # the other may be half restored
+            return MethodRun(run.experiment, run.classifier, run.stream, self._group)
         self._print(
             f"{run.experiment.method}, seed {run.experiment.seed}: resuming after {run.done:,} images."
         )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,12 +18,14 @@ from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint
+from ramen.experiments.run.group_parts import everybodys, for_all, own_part, readable_part, total
 from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.run.outcome import Outcome
 from ramen.methods._answers import Prediction
 from ramen.methods._registry import create
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.prefetch import prefetch_reads
+from ramen.utils.peers import Group
 
 _METHOD, _OUTCOME = "method.", "outcome."
 _MOST_THREADS = 8
@@ -35,11 +38,20 @@ class MethodRun:
         experiment: The settings.
         classifier: What the method adapts.
         stream: The images.
+        group: Processes that share the run: each answers its part of every batch, and gets all answers.
     """
 
-    def __init__(self, experiment: Experiment, classifier: ZeroShotClassifier, stream: Stream) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        classifier: ZeroShotClassifier,
+        stream: Stream,
+        group: Group = None,
+    ) -> None:
         self.experiment, self.classifier, self.stream = experiment, classifier, stream
-        self.method = create(experiment.method, classifier, seed=experiment.seed, **experiment.parameters)
+        self.method = create(
+            experiment.method, classifier, seed=experiment.seed, group=group, **experiment.parameters
+        )
         self.outcome = Outcome(stream, self.method.retrieves)
         self.clock, self.memory = Stopwatch(), PeakMemory(classifier.device)
         self.done = self.batches = self.resumed = 0
@@ -73,21 +85,33 @@ class MethodRun:
         self.stream.prepare()  # before the clock: whoever reads first would pay for all others
         left = [b for b in self.stream.batches(self.experiment.batch) if b.start >= self.done]
         threads = _preparing_threads(self.classifier.device)
+        own = [readable_part(batch, self.method.peers) for batch in left]
         prepared = prefetch_reads(
-            left, self.stream.read, self.classifier, threads=threads, stage=self.clock.stage
+            own, self.stream.read, self.classifier, threads=threads, stage=self.clock.stage
         )
         with _interruption() as interrupted, closing(prepared):
             for batch, images in zip(left, prepared, strict=True):
                 observe(batch, self._step(batch, images))
                 progress(self)
-                if checkpoint is not None and self._should_save(checkpoint, interrupted.is_set()):
-                    checkpoint.save(self.state)
-                if interrupted.is_set():
+                stop = for_all(self.method.peers, interrupted.is_set())
+                if checkpoint is not None and self._should_save(checkpoint, stop):
+                    saved = checkpoint.save(self.state, self._save_method)
+                    if for_all(self.method.peers, not saved):
+                        checkpoint.give_up()
+                if stop:
                     raise KeyboardInterrupt
 
     def _should_save(self, checkpoint: Checkpoint, interrupted: bool) -> bool:
-        finished = self.done == len(self.stream)
-        return not finished and (self._between_parts or checkpoint.due() or interrupted)
+        if self.done == len(self.stream):
+            return False
+        if self._between_parts or interrupted:
+            return True
+        return for_all(self.method.peers, checkpoint.due())
+
+    @property
+    def _save_method(self) -> Callable[[Path], None] | None:
+        """What writes the method's state to a folder, if no process has all of it."""
+        return None if self.method.peers is None or self._between_parts else self.method.save
 
     @property
     def _between_parts(self) -> bool:
@@ -95,15 +119,16 @@ class MethodRun:
 
     def _step(self, batch: slice, images: Tensor) -> Prediction:
         if batch.start in self.stream.resets:
-            self._refused_before += self.method.images_refused
+            self._refused_before += self._refused_now
             self.method.reset()
-        device = self.classifier.device
+        device, peers = self.classifier.device, self.method.peers
+        own = own_part(batch, peers)
         with self.clock.stage("preprocess"):
-            images = images.to(device)
+            images = images.to(device)[: own.stop - own.start]
         start = time.perf_counter()
         with self.clock.stage("predict"):
             answer = self.method.predict(
-                images, tags=self.outcome.domains[batch], return_support=self.method.retrieves
+                images, tags=self.outcome.domains[own], return_support=self.method.retrieves
             )
             wait_for(device)
         if self.first_batch is None:
@@ -112,6 +137,7 @@ class MethodRun:
             _ = answer.zero_shot_logits  # computed now, unless the method needed it
             wait_for(device)
         with self.clock.stage("score"):
+            answer = everybodys(answer, peers)
             self.outcome.add(batch, answer)
         self.done = batch.stop
         self.batches += 1
@@ -120,7 +146,11 @@ class MethodRun:
     @property
     def refused(self) -> int:
         """Images that were answered zero-shot because something about them was not finite."""
-        return self._refused_before + self.method.images_refused
+        return self._refused_before + self._refused_now
+
+    @property
+    def _refused_now(self) -> int:
+        return total(self.method.peers, self.method.images_refused)
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
@@ -138,18 +168,27 @@ class MethodRun:
             "resumed": self.resumed,
         }
         tensors = {_OUTCOME + name: tensor for name, tensor in self.outcome.state(self.done).items()}
-        if not self._between_parts:  # between parts the method is about to be reset
+        if not self._between_parts and self.method.peers is None:
+            # between parts the method is about to be reset; in a group, it has a folder of its own
             tensors |= {_METHOD + name: tensor for name, tensor in self.method.state_dict().items()}
         return facts, tensors
 
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Resume from what ``state`` returned. After an error this object must not be used."""
+    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor], folder: Path | None = None) -> None:
+        """Resume from what ``state`` returned. After an error this object must not be used.
+
+        Args:
+            facts: They.
+            tensors: Likewise.
+            folder: The method's state, if it was saved by a group.
+        """
         parts: dict[str, dict[str, Tensor]] = {_OUTCOME: {}, _METHOD: {}}
         for name, tensor in tensors.items():
             kind = next(kind for kind in parts if name.startswith(kind))
             parts[kind][name.removeprefix(kind)] = tensor
         if parts[_METHOD]:
             self.method.load_state_dict(parts[_METHOD])
+        if folder is not None:
+            self.method.load(folder)
         self.outcome.restore(parts[_OUTCOME], facts["done"])
         self.clock.restore(facts["seconds"])
         self.memory.restore(facts["peak_device_bytes"], facts["peak_host_bytes"])
@@ -182,6 +221,7 @@ class MethodRun:
                 "peak_host_bytes": self.memory.host_bytes(),
                 "peak_host_scope": self.memory.host_scope,
                 "memory_bytes": method.memory_bytes(),
+                **({} if method.peers is None else {"processes": method.peers.size}),
                 "passes": {"forward": forwards, "backward": backwards},
             },
             "provenance": {

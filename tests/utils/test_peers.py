@@ -1,0 +1,108 @@
+"""What processes tell each other: values, uneven rows, sums, errors."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ramen.utils import peers as module
+from ramen.utils.peers import GroupError, Peers
+from tests.helpers.process_team import ProcessTeam
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def rows(rank: int, count: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    draws = torch.Generator().manual_seed(100 * rank + count)
+    return (10 * torch.rand(count, *shape, generator=draws)).to(dtype)
+
+
+def gathered(group: ProcessGroup, sizes: list[int], shape: tuple[int, ...]) -> list[Tensor]:
+    peers = Peers(group)
+    own = [rows(peers.rank, sizes[peers.rank], dtype, shape) for dtype in DTYPES]
+    return [peers.gather(one, sizes, "testing") for one in own]
+
+
+@pytest.mark.parametrize("sizes", [[2, 0, 3], [0, 0, 1], [4, 4, 4], [0, 0, 0]])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
+def test_uneven_rows_arrive_bit_for_bit(team: ProcessTeam, sizes: list[int], shape: tuple[int, ...]) -> None:
+    for found in team.run(gathered, sizes, shape, processes=3):
+        for dtype, one in zip(DTYPES, found, strict=True):
+            expected = torch.cat([rows(rank, sizes[rank], dtype, shape) for rank in range(3)])
+            assert one.dtype == dtype
+            assert torch.equal(one, expected)
+
+
+def exchanged(group: ProcessGroup, counts: list[list[int]]) -> tuple[list[Tensor], int]:
+    peers = Peers(group)
+    sent, received = counts[peers.rank], [row[peers.rank] for row in counts]
+    columns = [rows(peers.rank, sum(sent), torch.float16, (5,)), rows(peers.rank, sum(sent), torch.int64, ())]
+    return peers.exchange(columns, sent, received, "testing"), peers.traffic.bytes
+
+
+def test_rows_go_to_their_receivers(team: ProcessTeam) -> None:
+    counts = [[1, 2, 0], [0, 0, 0], [3, 1, 2]]
+    results = team.run(exchanged, counts, processes=3)
+    for receiver, (found, sent) in enumerate(results):
+        for column, (dtype, shape) in zip(found, ((torch.float16, (5,)), (torch.int64, ())), strict=True):
+            parts = [
+                rows(sender, sum(row), dtype, shape).split(row)[receiver] for sender, row in enumerate(counts)
+            ]
+            assert torch.equal(column, torch.cat(parts))
+        own = counts[receiver]
+        assert sent == (sum(own) - own[receiver]) * (5 * 2 + 8)
+
+
+def agreed(group: ProcessGroup) -> tuple[Any, ...]:
+    peers = Peers(group)
+    peers.begin(peers.rank)
+    total = peers.total(torch.tensor([0.1, 1e8]) * (peers.rank + 1), "testing")
+    words = peers.values({"rank": peers.rank, "text": "ä" * peers.rank}, "testing")
+    return peers.numbers(peers.rank**2, "testing"), words, total, peers.sizes, peers.own
+
+
+def test_numbers_values_and_sums(team: ProcessTeam) -> None:
+    results = team.run(agreed, processes=3)
+    for rank, (numbers, words, total, sizes, own) in enumerate(results):
+        assert numbers == [0, 1, 4]
+        assert words == [{"rank": one, "text": "ä" * one} for one in range(3)]
+        assert torch.equal(total, results[0][2])
+        torch.testing.assert_close(total, torch.tensor([0.6, 6e8]))
+        assert sizes == [0, 1, 2]
+        assert own == (slice(0, 0), slice(0, 1), slice(1, 3))[rank]
+
+
+def failing(group: ProcessGroup) -> str:
+    peers = Peers(group)
+
+    def work() -> int:
+        if peers.rank == 1:
+            raise OSError("the disk is full")
+        return peers.rank
+
+    try:
+        peers.attempt(work, "saving")
+    except (OSError, GroupError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_an_error_in_one_process_is_known_to_all(team: ProcessTeam) -> None:
+    told = "GroupError: saving failed in process 1 of the group: OSError: the disk is full"
+    assert team.run(failing, processes=3) == [told, "OSError: the disk is full", told]
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
+def test_the_timeout_is_a_positive_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(module.TIMEOUT_VARIABLE, text)
+    with pytest.raises(ValueError, match=f"must be a positive number of seconds, got '{text}'"):
+        module._chosen_timeout()
+    monkeypatch.setenv(module.TIMEOUT_VARIABLE, "2.5")
+    assert module._chosen_timeout() == 2.5
+
+
+def test_what_a_group_is() -> None:
+    with pytest.raises(TypeError, match=r"group must be a .* process group .* got str"):
+        Peers("WORLD")
