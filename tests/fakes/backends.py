@@ -122,7 +122,7 @@ class FakeBackend:
 
     async def activity(self, stream: str) -> StreamActivity:
         await self.stream(stream)
-        return StreamActivity(0.25, float("nan"), None, (("cat", 2), ("dog", 1)), self.changed_images)
+        return StreamActivity(0.25, float("nan"), None, (("cat", 2), ("dog", 1)), self.changed_images, 3)
 
     async def reset(self, stream: str) -> StreamInfo:
         self._streams[stream] = replace(await self.stream(stream), images=0)

@@ -29,8 +29,8 @@ def test_what_is_shown_of_a_stream(browser: Browser, service: FakeService) -> No
         f"Accuracy\n{NONE}\nno true labels were sent",
     ]
     assert [row.split("\n") for row in browser.texts("#mix li")][:2] == [
-        ["cat", "400 · 40.9 %"],
-        ["dog", "200 · 20.4 %"],
+        ["cat", "400 · 40.0 %"],
+        ["dog", "200 · 20.0 %"],
     ]
     cards = browser.texts("#changed li")
     assert len(cards) == 3

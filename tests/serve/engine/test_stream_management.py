@@ -181,6 +181,7 @@ def test_activity(clf) -> None:
     assert found.changed_share == pytest.approx(len(changed) / 160)
     labels = [result.label for result in results]
     assert dict(found.class_mix) == {label: labels.count(label) for label in labels}
+    assert found.answers == len(labels)
     assert [count for _, count in found.class_mix] == sorted(map(labels.count, set(labels)), reverse=True)
     assert [image.key for image in found.changed_images] == [result.key for result in changed[:-3:-1]]
     newest = found.changed_images[0]

@@ -69,6 +69,7 @@ class StreamActivity:
         changed_share: Share of answers that adaptation changed.
         class_mix: How often each class was answered, the most frequent first, at most 20.
         changed_images: The last ones that changed, the newest first; empty unless they are kept.
+        answers: How many answers these are.
     """
 
     entropy: float | None
@@ -76,6 +77,7 @@ class StreamActivity:
     changed_share: float | None
     class_mix: tuple[tuple[str, int], ...]
     changed_images: tuple["ChangedImage", ...]
+    answers: int = 0
 
 
 @dataclass(frozen=True)

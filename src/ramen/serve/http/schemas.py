@@ -180,6 +180,7 @@ class ActivityJson(_Json):
     changed_share: float | None
     class_mix: list[tuple[str, int]] = Field(description="How often each class was answered.")
     changed_images: list[ChangedImageJson]
+    answers: int = Field(description="How many answers these are.")
 
 
 class ModelJson(_Json):
@@ -290,4 +291,5 @@ def activity_json(activity: StreamActivity) -> ActivityJson:
             )
             for image in activity.changed_images
         ],
+        answers=activity.answers,
     )

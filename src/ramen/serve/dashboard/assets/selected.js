@@ -163,7 +163,7 @@ const selected = {
     byId("selected-recovered").hidden = !info.recovered;
     setText(byId("selected-recovered"), info.recovered ? `Repaired when it was read: ${visible(info.recovered)}` : "");
     this.showNumbers(info, activity);
-    this.showMix(activity.class_mix);
+    this.showMix(activity.class_mix, activity.answers);
     this.showChanged(activity);
     byId("selected-body").hidden = false;
   },
@@ -194,14 +194,13 @@ const selected = {
     });
   },
 
-  showMix(mix) {
-    const now = JSON.stringify(mix);
+  showMix(mix, answers) {
+    const now = JSON.stringify([mix, answers]);
     if (now === this.shownMix) return;
     this.shownMix = now;
-    const all = mix.reduce((sum, [, times]) => sum + times, 0);
     const most = Math.max(1, ...mix.map(([, times]) => times));
     const rows = mix.map(([label, times]) =>
-      make("li", {}, bar("after", label, times / most, `${whole(times)} · ${percent(times / all)}`)),
+      make("li", {}, bar("after", label, times / most, `${whole(times)} · ${percent(times / answers)}`)),
     );
     byId("mix").replaceChildren(...(rows.length ? rows : [make("li", { className: "soft" }, "No answers yet.")]));
   },
