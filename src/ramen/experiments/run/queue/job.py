@@ -7,7 +7,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -146,19 +146,19 @@ def _last_part(log: Path) -> str:
 @contextmanager
 def _output_to(file: Path) -> Iterator[None]:
     """Append standard output and standard error to a file, also those of libraries and of children."""
-    handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    before = [os.dup(number) for number in (1, 2)]
     _flush()
-    try:
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        yield
-    finally:
-        _flush()
-        for number, earlier in zip((1, 2), before, strict=True):
-            os.dup2(earlier, number)
-            os.close(earlier)
-        os.close(handle)
+    before = [os.dup(number) for number in (1, 2)]
+    with file.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
+        try:
+            for number in (1, 2):
+                os.dup2(log.fileno(), number)
+            with redirect_stdout(log), redirect_stderr(log):
+                yield
+        finally:
+            _flush()
+            for number, earlier in zip((1, 2), before, strict=True):
+                os.dup2(earlier, number)
+                os.close(earlier)
 
 
 def _flush() -> None:

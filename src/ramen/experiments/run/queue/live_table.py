@@ -115,5 +115,5 @@ def _state(status: JobStatus) -> str:
 def job_line(status: JobStatus) -> str:
     """A job in one line."""
     accuracy = status.accuracy and f"accuracy {status.accuracy}"
-    rest = ", ".join(part for part in (status.images, status.rate, accuracy) if part)
-    return f"{status.name}: {_state(status)}{f' ({rest})' if rest else ''}"
+    parts = (f"{status.name}: {_state(status)}", status.images, status.rate, accuracy)
+    return "; ".join(part for part in parts if part)
