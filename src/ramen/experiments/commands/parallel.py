@@ -58,11 +58,8 @@ def open_executor(parallel: "ParallelOptions", device: str) -> "JobExecutor":
 def exit_if_failed(results: "Sequence[dict[str, Any]]") -> None:
     """If runs have failed, report each with the last lines of its log, and exit with 1."""
     for one in failed(results):
-        typer.echo(f"failed: {one['name']}: {one['reason']}", err=True)
-        if one["log"] is not None:
-            typer.echo(f"  its log is {one['log']}", err=True)
-            for line in last_lines(Path(one["log"])):
-                typer.echo(f"  | {line}", err=True)
+        for line in failure_lines(one["name"], one["reason"], one["log"]):
+            typer.echo(line, err=True)
     if failed(results):
         raise typer.Exit(1)
 
@@ -72,7 +69,15 @@ def failed(results: "Sequence[dict[str, Any]]") -> list[dict[str, Any]]:
     return [one for one in results if one["kind"] == "failed"]
 
 
-def last_lines(log: Path) -> list[str]:
+def failure_lines(name: str, reason: str, log: Path | str | None) -> list[str]:
+    """What failed and why, with the last lines of its log."""
+    lines = [f"failed: {name}: {reason}"]
+    if log is not None:
+        lines += [f"  its log is {log}", *(f"  | {line}" for line in _last_lines(Path(log)))]
+    return lines
+
+
+def _last_lines(log: Path) -> list[str]:
     """The end of a log; nothing if it cannot be read."""
     try:
         return log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
