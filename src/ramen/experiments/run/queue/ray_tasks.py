@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from ramen.experiments.run.queue.executor import JobExecutor
@@ -42,6 +41,7 @@ class RayTasks(JobExecutor):
         if self._is_ours:
             self._join(address, options or {})
         self._running: dict[Any, int] = {}
+        self._mail: Any = None  # what the mailbox will answer; nobody waits for it, since it may start late
         self._lack = self._missing_resources()
         try:
             if self._lack and address == LOCAL:
@@ -60,8 +60,10 @@ class RayTasks(JobExecutor):
         try:
             # what tasks print belongs in their logs
             self._ray.init(address=address, log_to_driver=False, logging_level="WARNING", **options)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError) as error:
             raise ValueError(f"--ray: no cluster can be joined at {address!r}: {error}") from None
+        except Exception as error:  # Ray raises what it likes if one of its processes does not start
+            raise OSError(f"--ray: Ray does not start: {error}") from None
 
     def _missing_resources(self) -> str:
         """What no node has enough of now, in words; a node that has it may join later."""
@@ -85,20 +87,27 @@ class RayTasks(JobExecutor):
         if not self._running:
             time.sleep(seconds)
             return []
-        tasks = list(self._running)
-        done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=seconds)
-        said: list[tuple[int, JobMessage]] = []
-        if self._lack:
-            said.append((self._running[tasks[0]], JobSaid(f"Runs wait for a node: {self._lack}.")))
-            self._lack = ""
-        ends = [(self._running.pop(task), self._end(task)) for task in done]
-        return [*said, *self._reports(), *ends]
+        if self._mail is None:
+            self._mail = self._mailbox.empty.remote()
+        tasks, said = list(self._running), self._complaint()
+        ready, _ = self._ray.wait([*tasks, self._mail], num_returns=len(tasks) + 1, timeout=seconds)
+        reports = self._open_mail() if self._mail in ready else []
+        ends = [(self._running.pop(task), self._end(task)) for task in tasks if task in ready]
+        return [*said, *reports, *ends]
 
-    def _reports(self) -> Iterator[tuple[int, JobMessage]]:
+    def _complaint(self) -> list[tuple[int, JobMessage]]:
+        """Say once that runs wait for a node that is not there yet."""
+        lack, self._lack = self._lack, ""
+        first = next(iter(self._running.values()))
+        return [(first, JobSaid(f"Runs wait for a node: {lack}."))] if lack else []
+
+    def _open_mail(self) -> list[tuple[int, JobMessage]]:
+        mail, self._mail = self._mail, None
         try:
-            yield from self._ray.get(self._mailbox.empty.remote(), timeout=_PATIENCE)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
-            return  # its node is gone; it starts again elsewhere, and nothing but a few reports is lost
+            messages: list[tuple[int, JobMessage]] = self._ray.get(mail)
+            return messages
+        except self._ray.exceptions.RayActorError:
+            return []  # its node is gone; it starts again elsewhere, and nothing but a few reports is lost
 
     def _end(self, task: Any) -> JobMessage:
         errors = self._ray.exceptions
