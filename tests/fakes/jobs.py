@@ -58,6 +58,9 @@ class SmallJob(Job):
 
         return {"gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "threads": torch.get_num_threads()}
 
+    def _place(self, desk: JobDesk) -> str:
+        return os.getcwd()
+
     def _pid(self, desk: JobDesk) -> int:
         return os.getpid()
 

@@ -85,11 +85,13 @@ def test_stopped_runs_leave_checkpoints(tmp_path, tasks, sequential):
     assert {one["provenance"]["resumed"] for one in results} == {1}
 
 
-def test_failures_and_deaths_are_reported(tmp_path, tasks):
+def test_failures_and_deaths_are_reported(tmp_path, tasks, monkeypatch):
     tasks.retries = 1
-    jobs = [SmallJob(work, tmp_path, work) for work in ("fail", "square", "die")]
+    jobs = [SmallJob(work, tmp_path, work) for work in ("fail", "place", "die")]
+    monkeypatch.chdir(tmp_path)
     ends = run_jobs(jobs, tasks, QUIET)
     assert [end.state for end in ends] == ["failed", "finished", "failed"]
+    assert ends[1].value == str(tmp_path)  # paths may be relative to it
     assert "RuntimeError: it cannot be done" in jobs[0].log.read_text()
     assert "its process or its node died; the same command resumes it" in ends[2].reason
     assert jobs[2].log.read_text().count("the last words") == 2  # of both attempts

@@ -80,7 +80,7 @@ class RayTasks(JobExecutor):
 
     def submit(self, number: int, job: Job) -> None:
         """Hand the job to the cluster."""
-        self._running[self._task.remote(number, job, self._mailbox)] = number
+        self._running[self._task.remote(number, job, self._mailbox, os.getcwd())] = number
 
     def wait(self, seconds: float) -> list[tuple[int, JobMessage]]:
         """Messages of all tasks, and the ends of those that are done."""
@@ -157,8 +157,10 @@ class _Mailbox:
         return messages
 
 
-def _perform(number: int, job: Job, mailbox: Any) -> JobEnd:
-    """A task."""
+def _perform(number: int, job: Job, mailbox: Any, folder: str) -> JobEnd:
+    """A task, in the folder of the command, which paths may be relative to."""
+    if os.path.isdir(folder):
+        os.chdir(folder)
     return perform(job, lambda message: mailbox.put.remote(number, message), Resources())
 
 
