@@ -1,6 +1,7 @@
 """Waiting for what another process does."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -37,3 +38,12 @@ def checkpoint_of(result: Path) -> Path:
 def process_of(result: Path) -> int:
     """The process that runs the experiment with this result, according to its lock."""
     return int(json.loads(result.with_name(f".{result.stem}.lock").read_text())["pid"])
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process is gone."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False

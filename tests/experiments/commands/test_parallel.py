@@ -20,7 +20,7 @@ from ramen.experiments.run.queue import local_processes
 from ramen.experiments.run.results import read_result
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
-from tests.helpers.waiting import checkpoint_of, process_of, wait_until
+from tests.helpers.waiting import checkpoint_of, has_ended, process_of, wait_until
 
 FEW = ("--data-set", "pictures=6", "--domain", "fog", "--domain", "neon", "--device", "cpu")
 WIDE = {"COLUMNS": "140", "TERM": "dumb"}
@@ -162,11 +162,13 @@ def test_one_process_per_gpu_or_core(monkeypatch):
     assert open_executor(ParallelOptions(jobs=7), "cuda")._count == 7
 
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM] if RUN_SLOW_TESTS else [signal.SIGINT]
+CASES = [(signal.SIGINT, ("--jobs", "2"))]
+if RUN_SLOW_TESTS:
+    CASES += [(signal.SIGTERM, ("--jobs", "2")), (signal.SIGINT, ("--ray", "local"))]
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number):
+@pytest.mark.parametrize(("number", "queue"), CASES, ids=lambda one: getattr(one, "name", one[0]))
+def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number, queue):
     """In a process group of its own, as in a terminal: Ctrl-C goes to all of them."""
     options = {
         "data_options": {"pictures": 80, "domains": ["fog", "neon"]},
@@ -187,7 +189,7 @@ def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number):
         "1",
     ]
     asked += ["--data-set", "pictures=80", "--domain", "fog", "--domain", "neon", "--device", "cpu"]
-    words = [sys.executable, "-m", "ramen", *asked, "--store", str(tmp_path / "s"), "--jobs", "2"]
+    words = [sys.executable, "-m", "ramen", *asked, "--store", str(tmp_path / "s"), *queue]
     path = experiments[0].path(tmp_path / "s")
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -200,8 +202,7 @@ def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number):
     assert out == ""
     assert "Stopping after the current batches" in said
     assert "Traceback" not in said
-    with pytest.raises(ProcessLookupError):
-        os.kill(worker, 0)
+    wait_until(lambda: has_ended(worker))
     assert not list(tmp_path.rglob("*.lock"))
     assert not list(tmp_path.rglob("*.log"))
     assert not path.exists()

@@ -19,7 +19,7 @@ from tests.fakes.jobs import SlowExperimentJob, SmallJob
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.same_results import without_timings
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
-from tests.helpers.waiting import checkpoint_of, once, process_of, wait_until
+from tests.helpers.waiting import checkpoint_of, has_ended, once, process_of, wait_until
 
 QUIET = Console(quiet=True)
 
@@ -81,9 +81,7 @@ def test_nobody_outlives_the_block(tmp_path):
         for number, job in enumerate(jobs):
             executor.submit(number, job)
         wait_until(lambda: all(path.exists() and path.read_text() for path in pids))
-    for path in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(path.read_text()), 0)
+    assert all(has_ended(int(path.read_text())) for path in pids)
 
 
 @pytest.fixture(scope="module")
@@ -194,12 +192,4 @@ def test_no_process_outlives_a_command_that_is_killed(tmp_path):
     wait_until(lambda: all(path.exists() and path.read_text() for path in pids))
     command.kill()
     command.wait()
-
-    def gone(path):
-        try:
-            os.kill(int(path.read_text()), 0)
-        except ProcessLookupError:
-            return True
-        return False
-
-    wait_until(lambda: all(map(gone, pids)))
+    wait_until(lambda: all(has_ended(int(path.read_text())) for path in pids))

@@ -120,7 +120,7 @@ class LocalProcesses(JobExecutor):
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]  # of every real context
             target=_work, args=(other, gpu, self._threads), name=f"ramen-job-{place}"
         )
-        with _ctrl_c_held_back():
+        with _ctrl_c_held_back(), _visible(gpu):
             process.start()
         other.close()
         return _Worker(process, own, place)
@@ -176,7 +176,7 @@ def _work(pipe: "Connection[JobMessage, Job]", gpu: str | None, threads: int) ->
     end_with_parent()
     faulthandler.enable()
     if gpu is not None:
-        os.environ[_VISIBLE] = gpu
+        os.environ[_VISIBLE] = gpu  # again, for processes that are forked from an older one
     torch.set_num_threads(threads)
     resources = Resources()
     try:
@@ -188,6 +188,21 @@ def _work(pipe: "Connection[JobMessage, Job]", gpu: str | None, threads: int) ->
             pipe.send(end)
     except (EOFError, OSError, KeyboardInterrupt):
         return  # the queue is gone, or asked to stop between two jobs
+
+
+@contextmanager
+def _visible(gpu: str | None) -> Iterator[None]:
+    """A process that starts meanwhile sees this GPU alone, already when it imports what asks for GPUs."""
+    before = os.environ.get(_VISIBLE)
+    try:
+        if gpu is not None:
+            os.environ[_VISIBLE] = gpu
+        yield
+    finally:
+        if before is not None:
+            os.environ[_VISIBLE] = before
+        elif gpu is not None:
+            del os.environ[_VISIBLE]
 
 
 @contextmanager
