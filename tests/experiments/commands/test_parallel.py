@@ -167,7 +167,7 @@ if RUN_SLOW_TESTS:
     CASES += [(signal.SIGTERM, ("--jobs", "2")), (signal.SIGINT, ("--ray", "local"))]
 
 
-@pytest.mark.parametrize(("number", "queue"), CASES, ids=lambda one: getattr(one, "name", one[0]))
+@pytest.mark.parametrize(("number", "queue"), CASES, ids=["-".join([one.name, *how]) for one, how in CASES])
 def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number, queue):
     """In a process group of its own, as in a terminal: Ctrl-C goes to all of them."""
     options = {

@@ -1,6 +1,7 @@
 """What the user sees of a queue."""
 
 import io
+import socket
 
 import pytest
 from rich.console import Console
@@ -10,10 +11,12 @@ from ramen.experiments.run.queue.live_table import JobTable, job_line, job_table
 from ramen.experiments.run.queue.messages import JobAdvanced, JobStarted
 from ramen.experiments.run.queue.status import JobStatus
 
+HERE = socket.gethostname()
 
-def running(name, done=1200, total=5000):
+
+def running(name, done=1200, total=5000, host=HERE):
     one = JobStatus(name)
-    one.begin(JobStarted(7, "node"))
+    one.begin(JobStarted(7, host))
     one.advanced = JobAdvanced(done, total, "", 52.4, 71.25, 65.0)
     return one
 
@@ -46,6 +49,10 @@ def test_columns():
     assert len(lines) == 4
 
 
+def test_other_machines_are_named():
+    assert job_line(running("x", host="node7")).startswith("x: running on node7; 1,200 of 5,000")
+
+
 def test_too_many_for_a_terminal():
     rows = [ended(f"a{n}", status.FINISHED) for n in range(10)] + [
         running("b"),
@@ -64,7 +71,7 @@ def test_lines_if_it_is_no_terminal(monkeypatch):
     with JobTable([one], Console(file=out, width=30)) as table:
         table.refresh()
         assert not out.getvalue()  # it waits, like all at the start
-        one.begin(JobStarted(7, "node"))
+        one.begin(JobStarted(7, HERE))
         one.advanced = JobAdvanced(3, 16, "drawing")
         table.refresh()
         one.advanced = JobAdvanced(1200, 5000, "", 52.4, 71.25, 65.0)

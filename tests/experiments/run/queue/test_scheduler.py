@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import socket
 
 import pytest
 from rich.console import Console
@@ -100,11 +101,20 @@ def test_the_dead_are_started_again_so_often_and_no_more(tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_what_another_command_does_is_awaited_while_others_run(tmp_path):
-    busy = [JobEnd("busy", reason="process 7 does it")]
-    executor = ScriptedExecutor([[busy, busy, [DONE]], [[DONE]]], room=1)
+
+    def one_by_one(*messages):
+        left = iter(messages)
+        return lambda: [next(left)]
+
+    begun, busy = JobStarted(1, socket.gethostname()), JobEnd("busy", reason="process 7 does it")
+    tries = [one_by_one(begun, busy), one_by_one(begun, busy), one_by_one(begun, JobAdvanced(1, 2), DONE)]
+    executor = ScriptedExecutor([tries, [[DONE]]], room=1)
     _, ends, said = go(tmp_path, executor, 2)
     assert ends == [DONE, DONE]
-    assert said.getvalue().count("job0: running elsewhere: process 7 does it") == 1
+    lines = [line.split(";")[0] for line in said.getvalue().splitlines() if line.startswith("job0")]
+    assert lines[:3] == ["job0: running", "job0: running elsewhere: process 7 does it", "job0: running"]
+    assert lines[3].startswith("job0: finished")
+    assert len(lines) == 4
 
 
 def test_settings_that_jobs_share_are_said_once(tmp_path):

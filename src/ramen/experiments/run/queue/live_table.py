@@ -1,5 +1,6 @@
 """All jobs of a queue in one table that is kept up to date; in lines, if nobody watches a terminal."""
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -109,6 +110,8 @@ def job_table(statuses: Sequence[JobStatus], room: int | None = None) -> Table:
 def _state(status: JobStatus) -> str:
     if status.state == FINISHED and status.seconds is not None and not status.detail:
         return f"{FINISHED} in {duration(status.seconds)}"
+    if status.state == RUNNING and status.process is not None and status.process.host != socket.gethostname():
+        return f"{RUNNING} on {status.process.host}"
     return status.words
 
 

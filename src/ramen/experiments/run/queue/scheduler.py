@@ -105,10 +105,17 @@ class _Queue:
         elif isinstance(message, JobDied):
             self._died(entry, message)
         elif entry.is_submitted:  # a report may arrive late
-            if isinstance(message, JobStarted):
-                entry.status.begin(message)
-            elif isinstance(message, JobAdvanced):
-                entry.status.advanced = message
+            self._advance(entry.status, message)
+
+    def _advance(self, one: JobStatus, message: JobStarted | JobAdvanced) -> None:
+        if isinstance(message, JobAdvanced):
+            one.advanced = message
+            if one.state == status.ELSEWHERE and one.process is not None:
+                one.begin(one.process)
+        elif one.state == status.ELSEWHERE:  # this attempt may be in vain, too
+            one.process = message
+        else:
+            one.begin(message)
 
     def _ended(self, entry: _Entry, end: JobEnd) -> None:
         entry.is_submitted = False

@@ -33,7 +33,7 @@ class JobStatus:
 
     def begin(self, process: JobStarted) -> None:
         """A process has begun with it."""
-        self.state, self.process, self.started = RUNNING, process, time.monotonic()
+        self.state, self.detail, self.process, self.started = RUNNING, "", process, time.monotonic()
 
     def end(self, state: str, detail: str = "") -> None:
         """No process works on it any longer."""
