@@ -25,7 +25,7 @@ lint: .venv/installed
 
 # Two workers with one thread each: more threads than cores make small tensors many times slower.
 check: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

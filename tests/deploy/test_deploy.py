@@ -12,9 +12,8 @@ import yaml
 
 from ramen.cli import app
 from ramen.serve.engine.stream_info import EngineStatistics
+from ramen.serve.http import metrics
 from ramen.serve.http.backend import ServedModel
-
-metrics = pytest.importorskip("ramen.serve.http.metrics", reason="need the HTTP front")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -1,4 +1,4 @@
-"""``ramen classify`` in processes that start quickly."""
+"""Commands such as ``ramen classify`` in processes that start quickly."""
 
 import os
 import signal
@@ -26,6 +26,7 @@ class ClassifyProcess:
         batch_seconds: How long each batch takes at least.
         state_seconds: How long it takes until what a batch taught is on disk, at least.
         stdin: What it reads.
+        command: The name of the command.
     """
 
     def __init__(
@@ -37,13 +38,14 @@ class ClassifyProcess:
         batch_seconds: float = 0.0,
         state_seconds: float = 0.0,
         stdin: str = "",
+        command: str = "classify",
     ) -> None:
         self._streams = [folder / name for name in ("stdin", "stdout", "stderr")]
         self._streams[0].write_text(stdin)
         changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
         changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
         changes += [(_die_at, (dies_at,))] if dies_at is not None else []
-        given = (list(map(str, arguments)), folder, self._streams, changes)
+        given = ([command, *map(str, arguments)], folder, self._streams, changes)
         self._process = CONTEXT.Process(target=_run, args=given)
         self._process.start()
 
@@ -90,7 +92,7 @@ def _run(
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
     for change, given in changes:
         change(*given)
-    app(["classify", *arguments])
+    app(arguments)
 
 
 def _die_at(size: int) -> None:

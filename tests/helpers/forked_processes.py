@@ -9,7 +9,8 @@ import open_clip  # noqa: F401  # for all that are forked
 
 import ramen.cli
 import ramen.experiments.run.queue.experiment_queue
-import ramen.serve.classify_run  # noqa: F401
+import ramen.serve.classify_run
+import ramen.serve.serve_run  # noqa: F401
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__])

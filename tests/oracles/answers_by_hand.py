@@ -70,12 +70,14 @@ def _entropy(probabilities: list[float]) -> float:
     return -sum(p * float(np.log(p)) for p in probabilities if p > 0)
 
 
-def assert_same_results(found: Sequence[ramen.Result], expected: Sequence[ramen.Result]) -> None:
-    """Equal in everything, numbers within 1e-6."""
+def assert_same_results(
+    found: Sequence[ramen.Result], expected: Sequence[ramen.Result], within: float = 1e-6
+) -> None:
+    """Equal in everything, numbers up to rounding."""
     assert [result.key for result in found] == [result.key for result in expected]
     for one, other in zip(found, expected, strict=True):
         ours, theirs = one.to_dict(), other.to_dict()
         top, expected_top = ours.pop("top"), theirs.pop("top")
         assert [label for label, _ in top] == [label for label, _ in expected_top]
-        assert [p for _, p in top] == pytest.approx([p for _, p in expected_top], abs=1e-6)
-        assert ours == pytest.approx(theirs, abs=1e-6)
+        assert [p for _, p in top] == pytest.approx([p for _, p in expected_top], abs=within)
+        assert ours == pytest.approx(theirs, abs=within)

@@ -112,3 +112,28 @@ def test_page_of_classify_names_every_column_option_and_exit_code():
     codes = re.findall(r"^\| ([\d, ]+) \|", page, re.M)
     assert ", ".join(codes) == "0, 1, 2, 3, 130, 143"
     assert all(code in EPILOG for code in ", ".join(codes).split(", "))
+
+
+def test_page_of_the_service_names_what_there_is():
+    """Options, codes of errors, metrics and endpoints."""
+    page = (DOCS / "service.md").read_text()
+    commands = typer.main.get_command(app).commands
+    ours = [commands["serve"], commands["classify"], *commands["token"].commands.values()]
+    options = {name for command in ours for option in command.params for name in option.opts}
+    written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) - {"--data-binary", "--help"}
+    assert len(written) > 20
+    assert written <= options
+    serve = {name: option.default for option in commands["serve"].params for name in option.opts}
+    for name, value in re.findall(r"`(--[a-z-]+)` \(([\d,]+)\)", page):
+        assert float(serve[name]) == float(value.replace(",", "")), name
+    for name, value in re.findall(r"`(--[a-z-]+)` \((\d+ [MG]iB)\)", page):
+        assert serve[name] == value
+    sources = "".join(path.read_text() for path in (DOCS.parent / "src/ramen/serve/http").glob("*.py"))
+    table = page[page.index("| status |") : page.index('Errors are `{"error"')]
+    codes = re.findall(r"^\| (\d{3}) \| (.*?) \|", table, re.M)
+    stated = [int(status) for status, _ in codes]
+    assert stated == [400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 504]
+    assert all(f'"{code}"' in sources for _, listed in codes for code in re.findall(r"`(\w+)`", listed))
+    counted = set(re.findall(r"\bramen_(\w+?)(?:_total)?\b", page)) - {""}
+    assert len(counted) > 8
+    assert {name for name in counted if f'"ramen_{name}"' not in sources} == set()

@@ -35,7 +35,7 @@ class ModelAnswering:
         self._request = request
         classifier = load_classifier(request)
         self._method = create(request.method, classifier, **request.parameters)
-        self.state: str | None = _full_name(request.state)
+        self.state: str | None = full_name(request.state)
         self.identity = Identity(
             model=request.model,
             weights=classifier.fingerprint()["encoder"],
@@ -107,6 +107,6 @@ class ModelAnswering:
         return {"state": request.state, "model": request.model, "method": request.method}
 
 
-def _full_name(state: str | None) -> str | None:
+def full_name(state: str | None) -> str | None:
     """The same for the same folder, wherever the command runs; URLs stay as they are."""
     return state if state is None or "://" in state else os.path.abspath(os.path.expanduser(state))

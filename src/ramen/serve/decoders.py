@@ -74,6 +74,8 @@ class Decoder:
         key, value = source
         if isinstance(value, NoImage):
             return DecodedSource(key, None, value.error)
+        if self._is_ready(value):
+            return DecodedSource(key, np.ascontiguousarray(value.transpose(2, 0, 1)))
         try:
             image = value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
         except Exception as error:
@@ -83,6 +85,12 @@ class Decoder:
         except Exception as error:
             message = _describe(_UNNAMED, error).removeprefix("images: ")
             return DecodedSource(key, None, key + message.removeprefix(_UNNAMED))
+
+    def _is_ready(self, value: Any) -> bool:
+        """Whether these are pixels of the encoder's size already, which nothing would change."""
+        height, width = self.preprocess.size
+        is_array = isinstance(value, np.ndarray) and value.dtype == np.uint8
+        return is_array and value.shape == (height, width, 3) and height * width <= self.settings.max_pixels
 
     def decode_all(self, sources: Sequence[Source]) -> list[DecodedSource]:
         """The pixels of each source."""

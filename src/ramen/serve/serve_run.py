@@ -10,10 +10,13 @@ from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.access import check_access
 from ramen.serve.http.app import create_app
 from ramen.serve.http.local_backend import LocalBackend
-from ramen.serve.http.request_log import log_to_stderr
+from ramen.serve.http.request_log import FORMATS, log_to_stderr
 from ramen.serve.http.server import bind, run_server, url_of
 from ramen.serve.http.settings import HttpSettings
+from ramen.serve.http.tokens import TokenFile
 from ramen.serve.model_loading import TINY, load_classifier
+from ramen.serve.store.save_times import SaveTimes
+from ramen.utils import checks
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class ServeRequest:
     def check(self) -> None:
         """ValueError for what can be known to be wrong before a model is loaded."""
         check_access(self.host, self.http.tokens, no_auth=self.no_auth)
+        if self.http.tokens is not None:
+            TokenFile(self.http.tokens)
+        checks.choice("log_format", self.log_format, FORMATS)
+        SaveTimes(self.engine.save_every)
         prompts.check_classes(self.classes)
         prompts.check_templates(self.templates)
 
@@ -65,8 +72,8 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
         announce: Called with the address once images can be answered.
     """
     request.check()
-    log_to_stderr(request.log_format)
     with bind(request.host, request.port) as bound:  # before the model is loaded, which takes long
+        log_to_stderr(request.log_format)
         url = url_of(bound)
         engine = Engine(
             load_classifier(request),

@@ -43,18 +43,26 @@ class StopRequest:
         return 128 + (self.signal or 0)
 
 
+def _interrupt(number: int) -> None:
+    raise KeyboardInterrupt
+
+
 @contextmanager
-def stop_on_signals(announce: Callable[[], object]) -> Iterator[StopRequest]:
-    """A block in which signals are requests; the second one raises a KeyboardInterrupt.
+def stop_on_signals(
+    announce: Callable[[], object], again: Callable[[int], None] = _interrupt
+) -> Iterator[StopRequest]:
+    """A block in which signals are requests.
 
     Args:
         announce: Called at the first one.
+        again: Called with the number of each further one; by default, it raises a KeyboardInterrupt.
     """
     request = StopRequest()
 
     def receive(number: int, frame: FrameType | None) -> None:
         if request.requested:
-            raise KeyboardInterrupt
+            again(number)
+            return
         request.signal = number
         request.event.set()
         announce()

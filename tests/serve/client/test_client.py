@@ -140,7 +140,7 @@ def test_what_cannot_be_read_has_an_error_and_the_others_are_answered(connect, t
         b"2",
         np.zeros((2, 2), np.float32),
     ]
-    answers = list(connect(service).classify_many(sources))
+    answers = list(connect(service, in_flight=1).classify_many(sources))
     assert [answer.error is None for answer in answers] == [True, False, False, False, True, False]
     assert answers[1].error == f"{tmp_path / 'gone.jpg'} cannot be read as an image: no such file"
     assert answers[2].error == "broken cannot be read as an image: it is none"
@@ -315,6 +315,7 @@ UNCERTAIN = {
     "write": httpx.WriteError("reset"),
     "protocol": httpx.RemoteProtocolError("disconnected"),
     "proxy's 503": Reply(503, None),
+    "replica ended": refusal(503, "answer_lost"),
 }
 
 

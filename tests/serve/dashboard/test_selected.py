@@ -67,7 +67,7 @@ def test_images_that_are_not_kept(browser: Browser, service: FakeService) -> Non
 def test_many_changed_images_are_shown_on_request(browser: Browser, service: FakeService) -> None:
     service.activities["camera-1"] = stream_activity(changed_images=11)
     browser.script("selected.poll()")
-    browser.wait("document.querySelectorAll('#changed li').length === 8")
+    browser.wait("document.querySelectorAll('#changed li').length === 6")
     assert browser.text("#all-changed") == "Show all 11"
     browser.click("#all-changed")
     browser.wait("document.querySelectorAll('#changed li').length === 11")

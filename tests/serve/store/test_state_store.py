@@ -1,13 +1,18 @@
 """What a store holds is what the method has learned: while it runs, after a stop, and at bounded cost."""
 
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import ramen
-from ramen.serve.store import open_store
+from ramen.serve.store import StateStore, open_store
 from ramen.serve.store import state_store as module
+from ramen.serve.store.save_times import SaveTimes
+from ramen.serve.store.segments import LocalSegments
 from ramen.utils.file_locks import LockedError
 from ramen.utils.sealed_tensors import total_bytes
 from tests.serve.store.streams import assert_same_state, batches, make, results, run
@@ -280,3 +285,66 @@ def test_a_file_is_no_store(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="store must be a folder, got the file"):
         open_store(tmp_path / "file", make())
+
+
+def test_many_stores_may_share_threads(tmp_path):
+    methods = [make() for _ in range(3)]
+    with ThreadPoolExecutor(1) as writers:
+        stores = [open_store(tmp_path / str(n), m, writers=writers) for n, m in enumerate(methods)]
+        for method, store in zip(methods, stores, strict=True):
+            run(method, store, batches(10))
+            store.close()
+    for number, method in enumerate(methods):
+        again = make()
+        open_store(tmp_path / str(number), again).close()
+        assert_same_state(again.state_dict(), method.state_dict())
+
+
+def test_a_stream_that_pauses_catches_up(tmp_path):
+    method = make()
+    store = open_store(tmp_path, method, save_every="0.2s")
+    run(method, store, batches(15))
+    until = time.monotonic() + 60
+    while not store.keep_up():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    size = store.bytes
+    assert size > 0
+    assert store.keep_up()
+    assert store.bytes == size
+    store.close()
+
+
+def test_what_takes_long_to_write_delays_no_batch_if_the_clock_decides(tmp_path):
+    """The disk is slower than the stream; nothing is lost."""
+
+    class SlowSegments(LocalSegments):
+        def append(self, number, pieces):
+            assert go_on.wait(60)
+            super().append(number, pieces)
+
+    go_on = threading.Event()
+    method = make()
+    store = StateStore(SlowSegments(tmp_path), method, SaveTimes("0.01s"))
+    for batch in batches(30):
+        run(method, store, [batch])
+        time.sleep(0.02)  # it is time to write again
+    assert store.bytes == 0
+    go_on.set()
+    store.close()
+    again = make()
+    open_store(tmp_path, again).close()
+    assert_same_state(again.state_dict(), method.state_dict())
+
+
+def test_a_reset_is_written_too(tmp_path):
+    method = make()
+    store = open_store(tmp_path, method)
+    run(method, store, batches(10))
+    store.flush()
+    method.reset()
+    store.close()
+    again = make()
+    open_store(tmp_path, again).close()
+    assert again.images_seen == 0
+    assert len(again.memory) == 0

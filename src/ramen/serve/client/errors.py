@@ -89,6 +89,7 @@ class UnexpectedReplyError(ServerError):
 
 
 UNDECODABLE = "undecodable"  # the code of a request whose only image cannot be decoded
+ANSWER_LOST = "answer_lost"  # the code of a request whose process ended: it may have been carried out
 _BY_STATUS: dict[int, type[ServerError]] = {
     400: InvalidRequestError,
     401: UnauthorizedError,
@@ -116,5 +117,5 @@ def error_for(status: int, code: str, message: str, retry_after: float | None) -
     """
     kind = RefusedImageError if code == UNDECODABLE else _BY_STATUS.get(status, UnexpectedReplyError)
     # a proxy's 503 may also mean that the connection to the service ended after the request was passed on
-    nothing_done = 400 <= status < 500 or (status in (503, 504) and bool(code))
+    nothing_done = 400 <= status < 500 or (status in (503, 504) and code not in ("", ANSWER_LOST))
     return kind(message, status=status, code=code, retry_after=retry_after, nothing_done=nothing_done)

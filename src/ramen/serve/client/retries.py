@@ -9,6 +9,7 @@ from ramen.serve.client.errors import ServerError
 from ramen.utils import checks
 
 _FIRST, _LONGEST = 0.1, 5.0  # seconds between attempts, if the service does not say
+_MOST_TIMES = 4  # as long as the service says
 _JITTER = 0.25  # so that clients that were refused together do not come back together
 
 
@@ -59,8 +60,10 @@ class Attempts:
         safe = error.nothing_done or self._repeatable or self._settings.resend_uncertain
         if not (error.temporary and safe) or self._failed >= self._settings.retries:
             raise error
-        own = min(_LONGEST, _FIRST * 2.0**self._failed)
-        delay = max(own, error.retry_after or 0.0) * (1 + _JITTER * self._draw())
+        delay = min(_LONGEST, _FIRST * 2.0**self._failed)
+        if error.retry_after is not None:  # the service knows better, but it may be wrong for many clients
+            delay = max(error.retry_after, min(delay, _MOST_TIMES * error.retry_after))
+        delay *= 1 + _JITTER * self._draw()
         self._failed += 1
         if self._clock() + delay > self._end:
             raise error

@@ -1,6 +1,8 @@
 """``ramen serve``: the adapting classifier as a service."""
 
 import importlib.util
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +15,12 @@ from ramen.utils.exit_codes import exit_on_error
 if TYPE_CHECKING:
     from ramen.serve.serve_run import ServeRequest
 
+    Announce = Callable[[str], None]
+
 EPILOG = (
     "Exit codes: 0 stopped by Ctrl-C or SIGTERM, all accepted requests answered and all states stored; 1 the "
-    "machine failed (no weights, port in use, a state that could not be stored); 2 wrong usage; 130 stopped "
-    "at once by a second signal."
+    "machine failed (no weights, port in use, a state that could not be stored); 2 wrong usage; 130 or "
+    "143 stopped at once by a second Ctrl-C or SIGTERM."
 )
 
 
@@ -94,6 +98,9 @@ def serve(
         str | None,
         typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
     ] = None,
+    decoding_threads: Annotated[
+        int | None, typer.Option(min=1, help="How many images are decoded at a time. Default: one per core.")
+    ] = None,
     max_pixels: Annotated[
         int | None, typer.Option(min=1, help="Refuse larger images. Default: 33,554,432.")
     ] = None,
@@ -105,6 +112,20 @@ def serve(
         int, typer.Option(min=1, help="The longest time that a request may ask for.")
     ] = 120_000,
     log_format: Annotated[str, typer.Option(help="Of the log on standard error: json or text.")] = "json",
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Serve with Ray Serve: several replicas that share the streams.")
+    ] = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: processes that compute. Default: 1.")
+    ] = None,
+    min_replicas: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: the fewest, if their number follows the load.")
+    ] = None,
+    max_replicas: Annotated[int | None, typer.Option(min=1, help="With --ray: the most.")] = None,
+    gpus_per_replica: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --ray: GPUs of each; several may share one. Default: 1 if available."),
+    ] = None,
 ) -> None:
     """Serve a classifier that adapts to each stream of images: HTTP, Open Inference Protocol, dashboard.
 
@@ -118,9 +139,13 @@ def serve(
         check_access(host, tokens, no_auth=no_auth)
     from ramen.serve.http.server import StopFailedError
     from ramen.serve.model_loading import MissingWeightsError
-    from ramen.serve.serve_run import serve as run
 
     with exit_on_error(MissingWeightsError, StopFailedError, ImportError):
+        run = _runner(
+            ray,
+            {"replicas": replicas, "min_replicas": min_replicas, "max_replicas": max_replicas}
+            | {"gpus_per_replica": gpus_per_replica},
+        )
         request = make_request(
             {"model": model, "device": device, "dtype": dtype, "method": method}
             | {"host": host, "port": port, "no_auth": no_auth, "log_format": log_format},
@@ -142,6 +167,7 @@ def serve(
                 "save_every": int(save_every) if save_every.isdecimal() else save_every,
                 "keep_changed": keep_changed,
                 "state": state,
+                **({} if decoding_threads is None else {"decoding_threads": decoding_threads}),
             },
             {
                 "tokens": tokens,
@@ -199,6 +225,27 @@ def make_request(
     )
     request.check()
     return request
+
+
+def _runner(on_ray: bool, scaling: dict[str, Any]) -> "Callable[[ServeRequest, Announce], None]":
+    """What serves: one engine in this process, or replicas of it.
+
+    Args:
+        on_ray: Whether ``--ray`` was given.
+        scaling: The options that only it takes; None for those that were not given.
+    """
+    given = {name: value for name, value in scaling.items() if value is not None}
+    if on_ray:
+        if importlib.util.find_spec("ray") is None:
+            raise ImportError("ramen serve --ray needs Ray: pip install 'ramen-tta[ray]'")
+        from ramen.serve.on_ray.run import serve_on_ray
+
+        return partial(serve_on_ray, scaling=given)
+    if given:
+        raise ValueError(f"--{next(iter(given)).replace('_', '-')} needs --ray")
+    from ramen.serve.serve_run import serve as run
+
+    return run
 
 
 def _check_packages() -> None:

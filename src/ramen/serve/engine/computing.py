@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.methods import predict_together
+from ramen.kernels.cuda_graphs import CALLS_TO_RECORD
+from ramen.methods import Method, predict_together
 from ramen.methods._answers import Prediction
 from ramen.serve.batch_answers import BatchResults, FailureLog
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import StreamAnswer
 from ramen.serve.engine.rates import Rates
+from ramen.serve.engine.served_stream import Resident, ServedStream
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream import Resident, Stream
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.result import Result
 
@@ -36,7 +37,7 @@ class Counters:
 class _Part:
     """The images of one stream in a batch."""
 
-    def __init__(self, stream: Stream, tickets: Sequence[Ticket]) -> None:
+    def __init__(self, stream: ServedStream, tickets: Sequence[Ticket]) -> None:
         assert stream.resident is not None
         self.stream, self.tickets = stream, tickets
         self.resident: Resident = stream.resident
@@ -106,6 +107,18 @@ class BatchComputing:
         for part, one in zip(parts, answered, strict=True):
             self._save(part, one)
 
+    def warm_up(self, method: Method) -> None:
+        """Compute blank batches of every size until nothing is left to compile or record.
+
+        Args:
+            method: A fresh one, which is of no use afterwards.
+        """
+        preprocess = method.classifier.preprocess
+        for size in self._batch_sizes:
+            blank = torch.zeros(size, 3, *preprocess.size, dtype=torch.uint8, device=method.classifier.device)
+            for _ in range(CALLS_TO_RECORD):
+                self._predict_together([(method, preprocess.normalise(blank))])
+
     # -- numbers ------------------------------------------------------------------------------------
 
     def _compute(self, parts: Sequence[_Part]) -> list[BatchResults]:
@@ -124,15 +137,20 @@ class BatchComputing:
         try:
             images = parts[0].resident.answers.images(pixels)
             pieces = images.split([len(part.images) for part in parts])
-            return predict_together(
-                [(part.resident.method, piece) for part, piece in zip(parts, pieces, strict=True)],
-                return_support=any(part.resident.method.retrieves for part in parts),
-                batch_sizes=self._batch_sizes,
-                invariant=self._invariant,
+            return self._predict_together(
+                [(part.resident.method, piece) for part, piece in zip(parts, pieces, strict=True)]
             )
         except Exception as error:
             self._failures.add("a batch failed, so that it was answered zero-shot", error)
         return [None] * len(parts)
+
+    def _predict_together(self, parts: Sequence[tuple[Method, Tensor]]) -> Sequence[Prediction | Exception]:
+        return predict_together(
+            parts,
+            return_support=any(method.retrieves for method, _ in parts),
+            batch_sizes=self._batch_sizes,
+            invariant=self._invariant,
+        )
 
     def _results(self, part: _Part, prediction: Prediction | Exception | None) -> BatchResults:
         answers, pixels = part.resident.answers, part.pixels
@@ -201,7 +219,7 @@ class BatchComputing:
 
 
 def _parts(batch: Sequence[Ticket]) -> list[_Part]:
-    by_stream: dict[Stream, list[Ticket]] = {}
+    by_stream: dict[ServedStream, list[Ticket]] = {}
     for ticket in batch:
         by_stream.setdefault(ticket.stream, []).append(ticket)
     return [_Part(stream, tickets) for stream, tickets in by_stream.items()]
@@ -214,9 +232,12 @@ def _resolve(tickets: Sequence[Ticket], answers: Sequence[StreamAnswer]) -> None
 
 
 def _batch_sizes(settings: EngineSettings, device: torch.device) -> tuple[int, ...]:
-    """Sizes of the passes: few on a GPU, where each is compiled; whatever comes on a CPU."""
+    """Sizes of the passes: few on a GPU, where each is compiled; whatever comes on a CPU.
+
+    An invariant CPU passes each image alone: with several threads, rows of a larger batch differ in rounding.
+    """
     if settings.invariant:
-        return (settings.max_batch,)
+        return (1,) if device.type == "cpu" else (settings.max_batch,)
     if device.type == "cpu":
         return ()
     sizes = [1]

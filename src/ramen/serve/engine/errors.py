@@ -42,3 +42,22 @@ class StreamElsewhereError(EngineError):
 
 class StoppingError(EngineError):
     """The engine is being stopped and takes nothing more."""
+
+
+class UnavailableError(EngineError):
+    """Nobody can answer at the moment, and nothing was learned.
+
+    Attributes:
+        retry_after: Seconds after which it is worth trying again.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[str, float]]:
+        return UnavailableError, (str(self), self.retry_after)
+
+
+class LostAnswerError(EngineError):
+    """Whoever worked on the request has ended, or cannot be reached: it may have been done, or not."""

@@ -5,7 +5,7 @@ import time
 
 from ramen.serve.batch_answers import FailureLog
 from ramen.serve.engine.residency import Residency
-from ramen.serve.engine.stream import Stream
+from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.waiting_room import WaitingRoom
 
 _PAUSE = 0.2  # seconds between two looks
@@ -24,12 +24,12 @@ class Keeper:
     def __init__(self, room: WaitingRoom, residency: Residency, failures: FailureLog) -> None:
         self._room, self._residency, self._failures = room, residency, failures
         self._lock = threading.Lock()
-        self._changed: dict[Stream, float] = {}  # not all on disk; since when its facts are not
+        self._changed: dict[ServedStream, float] = {}  # not all on disk; since when its facts are not
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ramen-keeper", daemon=True)
         self._thread.start()
 
-    def watch(self, stream: Stream) -> None:
+    def watch(self, stream: ServedStream) -> None:
         """Something of a stream is to be written."""
         with self._lock:
             self._changed.setdefault(stream, time.monotonic())
@@ -47,7 +47,7 @@ class Keeper:
                     finally:
                         self._room.release(stream)
 
-    def _keep_up(self, stream: Stream, since: float) -> None:
+    def _keep_up(self, stream: ServedStream, since: float) -> None:
         resident = stream.resident
         is_written = resident is None or resident.store is None or resident.store.keep_up()
         if stream.unwritten and not stream.gone and time.monotonic() - since >= _FACTS_EVERY:

@@ -7,7 +7,6 @@ disk; if there are none, those that had their turn.
 
 import contextlib
 import logging
-import resource
 import threading
 import time
 from collections import OrderedDict
@@ -15,24 +14,19 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from ramen.methods import Method
-from ramen.methods._saved_state import ForeignStateError
-from ramen.serve.batch_answers import BatchAnswers, FailureLog
-from ramen.serve.engine.activity import RecentAnswers
-from ramen.serve.engine.errors import BadRequestError, EngineError, StreamElsewhereError
+from ramen.serve.batch_answers import FailureLog
+from ramen.serve.engine.errors import EngineError, StreamElsewhereError
+from ramen.serve.engine.served_stream import Resident, ServedStream
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream import Resident, Stream
 from ramen.serve.engine.stream_facts import StreamFacts
 from ramen.serve.engine.stream_methods import StreamMethods
+from ramen.serve.engine.stream_opening import StreamOpening
 from ramen.serve.engine.stream_places import StreamPlaces
 from ramen.serve.engine.stream_table import StreamTable, unknown_stream
 from ramen.serve.engine.waiting_room import WaitingRoom
-from ramen.serve.store import StateStore, open_store
-from ramen.utils.file_locks import LockedError
 
 _OPENERS = 4  # threads that open streams
 _WRITERS = 4  # threads that write states
-_MOST_RESIDENT = 4096  # streams, however small: each has an open file
 _LONGEST_PAUSE = 0.1  # seconds between looks for a stream that can be put to disk
 _ATTEMPTS = 3  # to open a stream that another process is changing
 
@@ -66,13 +60,13 @@ class Residency:
     ) -> None:
         self._settings, self._room, self._table = settings, room, table
         self._places, self._methods, self._failures = places, methods, failures
-        self._lock = threading.RLock()
-        self._residents: OrderedDict[Stream, None] = OrderedDict()  # the least recently used one first
-        self._requested: set[Stream] = set()  # to be opened
-        self._reserved: list[int] = []  # bytes for streams that are being opened
-        self._most = min(_MOST_RESIDENT, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
-        self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="ramen-opening")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="ramen-store")
+        self._opening = StreamOpening(settings, table, places, self._writers, failures, self._failed)
+        self._lock = threading.RLock()
+        self._residents: OrderedDict[ServedStream, None] = OrderedDict()  # the least recently used one first
+        self._requested: set[ServedStream] = set()  # to be opened
+        self._reserved: list[int] = []  # bytes for streams that are being opened
+        self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="ramen-opening")
         self._failures_before = 0  # of stores that are closed, and without a store
         self.bytes = self.parked = 0
 
@@ -89,7 +83,7 @@ class Residency:
 
     # -- into memory --------------------------------------------------------------------------------
 
-    def request(self, stream: Stream) -> None:
+    def request(self, stream: ServedStream) -> None:
         """Open a stream in due course; if that fails, its tickets get the error."""
         with self._lock:
             if stream in self._requested:
@@ -97,7 +91,7 @@ class Residency:
             self._requested.add(stream)
         self._openers.submit(self._open_requested, stream)
 
-    def _open_requested(self, stream: Stream) -> None:
+    def _open_requested(self, stream: ServedStream) -> None:
         try:
             with self._room.held(stream):
                 with self._lock:
@@ -109,80 +103,35 @@ class Residency:
             self._failures.add("a stream could not be opened", error)
             self._room.withdraw_all(stream, EngineError(f"stream {stream.name!r} cannot be opened"))
 
-    def open(self, stream: Stream) -> Resident:
+    def open(self, stream: ServedStream) -> Resident:
         """Bring a stream into memory unless it is there; called by whoever holds it."""
         if stream.gone:
             raise unknown_stream(stream.name)
         if stream.resident is not None:
             return stream.resident
         for _ in range(_ATTEMPTS):
-            facts = self.current_facts(stream)
+            facts = self._opening.current_facts(stream)
             method = self._methods.create(facts.classes)
             with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
-                store = self._open_store(stream, method)
-            if store is None or not self._has_other_classes(stream, facts):
-                return self._enter(stream, facts, method, store)
+                store = self._opening.open_store(stream, method)
+            if store is None or not self._opening.has_other_classes(stream, facts):
+                resident = self._opening.resident(stream, facts, method, store)
+                self._enter(stream, resident)
+                return resident
             store.close()
         raise StreamElsewhereError(f"another process is changing stream {stream.name!r}")
 
-    def current_facts(self, stream: Stream) -> StreamFacts:
-        """What is stored, which another process may have changed, unless it is older than what is known."""
-        if stream.is_new or stream.unwritten or stream.facts is None:
-            facts = self._table.facts(stream)
-        else:
-            facts = self._table.stored_facts(stream.name) or stream.facts
-            stream.set_facts(facts)
-        return facts
-
-    def _has_other_classes(self, stream: Stream, facts: StreamFacts) -> bool:
-        """Whether another process has set other classes before it left the store to this one."""
-        if stream.is_new:
-            return False
-        stored = self._table.stored_facts(stream.name)
-        if stored is None or stored.classes == facts.classes:
-            return False
-        stream.set_facts(stored)
-        return True
-
-    def _open_store(self, stream: Stream, method: Method) -> StateStore | None:
-        location = self._places.location(stream.name)
-        try:
-            if stream.is_new:
-                self._table.write_facts(stream)
-            store = open_store(location, method, save_every=self._settings.save_every, writers=self._writers)
-        except LockedError as error:
-            raise StreamElsewhereError(f"stream {stream.name!r} is in use: {error}") from None
-        except ForeignStateError as error:
-            raise BadRequestError(f"stream {stream.name!r} cannot be used: {error}") from None
-        except OSError as error:
-            self._failed("a stream's state could not be opened, so that nothing is kept of it", error)
-            method.reset()
-            return None
-        stream.is_new = False
-        return store
-
-    def _enter(
-        self, stream: Stream, facts: StreamFacts, method: Method, store: StateStore | None
-    ) -> Resident:
-        if store is not None:
-            stream.recovered = store.recovered
-        seen = method.images_seen
-        if seen > facts.images:  # the facts are written less often than the state
-            stream.update(lambda known: replace(known, images=max(known.images, seen)))
-        resident = Resident(
-            method,
-            store,
-            BatchAnswers(method, self._failures, all_probabilities=True),
-            RecentAnswers(method.classifier.classes, self._settings.keep_changed),
-            method.allocated_bytes(),
-        )
+    def _enter(self, stream: ServedStream, resident: Resident) -> None:
         with self._lock:
             stream.resident = resident
             self._residents[stream] = None
             self.bytes += resident.bytes
         self._room.stream_opened()
         self.trim()
-        return resident
+
+    def current_facts(self, stream: ServedStream) -> StreamFacts:
+        """What is known of a stream now; called by whoever holds it."""
+        return self._opening.current_facts(stream)
 
     # -- room ---------------------------------------------------------------------------------------
 
@@ -210,12 +159,25 @@ class Residency:
         """Whether all streams, and so much more, take more than they may."""
         taken = self.bytes + sum(self._reserved) + more_bytes
         count = len(self._residents) + len(self._reserved) + more_streams
-        return taken > self._settings.streams_budget or count > self._most
+        return taken > self._settings.streams_budget or count > self._places.most_open
 
-    def trim(self) -> None:
-        """Put streams to disk that nobody needs now, as long as all together take too much."""
+    def trim(self, answered: Iterable[ServedStream] = ()) -> None:
+        """Put streams to disk that nobody needs now, as long as all together take too much.
+
+        Args:
+            answered: Streams of a batch that has just been answered, which may go too if all others wait for
+                their turn; held by the caller.
+        """
         while self._exceeds() and self._park_one(also_waiting=False):
             pass
+        for stream in answered:
+            if len(self) > 1 and self._exceeds():
+                self.park(stream)
+                self._request_if_needed(stream)
+
+    def _request_if_needed(self, stream: ServedStream) -> None:
+        if self._room.has_tickets(stream):
+            self.request(stream)
 
     def _park_one(self, *, also_waiting: bool) -> bool:
         stream = self._hold_victim(also_waiting)
@@ -225,11 +187,10 @@ class Residency:
             self.park(stream)
         finally:
             self._room.release(stream)
-        if self._room.has_tickets(stream):
-            self.request(stream)
+        self._request_if_needed(stream)
         return True
 
-    def _hold_victim(self, also_waiting: bool) -> Stream | None:
+    def _hold_victim(self, also_waiting: bool) -> ServedStream | None:
         """The least recently used stream that is idle; or one that has had its turn, though more waits."""
         with self._lock:
             streams = list(self._residents)
@@ -242,7 +203,7 @@ class Residency:
                 return stream
         return None
 
-    def _hold_resident(self, stream: Stream) -> bool:
+    def _hold_resident(self, stream: ServedStream) -> bool:
         if not self._room.try_hold(stream):
             return False
         if stream.resident is None:
@@ -252,7 +213,7 @@ class Residency:
 
     # -- out of memory ------------------------------------------------------------------------------
 
-    def park(self, stream: Stream) -> None:
+    def park(self, stream: ServedStream) -> None:
         """Put a stream to disk; called by whoever holds it."""
         resident = stream.resident
         if resident is None:
@@ -263,7 +224,7 @@ class Residency:
         self.leave(stream)
         self.parked += 1
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: ServedStream) -> None:
         """Close the store of a stream and drop its method; called by whoever holds it."""
         resident = stream.resident
         if resident is None:
@@ -276,20 +237,20 @@ class Residency:
             self.bytes -= resident.bytes
             self._failures_before += 0 if resident.store is None else resident.store.failures
 
-    def remove(self, stream: Stream) -> None:
+    def remove(self, stream: ServedStream) -> None:
         """Delete a stream; called by whoever holds it."""
         self.leave(stream)
         self._places.remove(stream.name)
         self._table.discard(stream)
 
-    def replace_state(self, stream: Stream, classes: tuple[str, ...] | None) -> None:
+    def replace_state(self, stream: ServedStream, classes: tuple[str, ...] | None) -> None:
         """Forget what a stream has learned, for other classes; called by whoever holds it."""
         self.leave(stream)
         self._places.remove_state(stream.name)
         stream.update(lambda facts: replace(facts.forgotten(), classes=classes))
         self._table.write_facts(stream)
 
-    def write_facts(self, stream: Stream) -> None:
+    def write_facts(self, stream: ServedStream) -> None:
         """Store what is known of a stream; if that fails, it is tried again later."""
         try:
             self._table.write_facts(stream)
@@ -303,7 +264,7 @@ class Residency:
 
     # -- while they are in memory -------------------------------------------------------------------
 
-    def used(self, streams: Iterable[Stream]) -> None:
+    def used(self, streams: Iterable[ServedStream]) -> None:
         """These were answered just now, and may have grown."""
         with self._lock:
             for stream in streams:
@@ -323,6 +284,6 @@ class Residency:
             list(threads.map(self._park_held, list(self._residents)))
         self._writers.shutdown()
 
-    def _park_held(self, stream: Stream) -> None:
+    def _park_held(self, stream: ServedStream) -> None:
         with self._room.held(stream):
             self.park(stream)

@@ -1,10 +1,21 @@
 """How an engine batches, how much may wait, and how much streams may keep."""
 
+import os
 from dataclasses import dataclass, field
 
 from ramen.images.decoding import DecodingSettings
+from ramen.utils import checks
 
 _MIB = 2**20
+_POSITIVE = (
+    "max_batch",
+    "max_queue_images",
+    "max_queue_bytes",
+    "streams_budget",
+    "stream_memory",
+    "max_streams",
+    "decoding_threads",
+)
 
 
 @dataclass(frozen=True)
@@ -16,9 +27,9 @@ class EngineSettings:
         max_delay_ms: How long the first image of a batch may wait for others.
         max_queue_images: The most images that may be waiting, or being answered, at a time.
         max_queue_bytes: The most bytes of these, as they were sent.
-        invariant: Answers are the same to the last bit whatever else is in a batch: passes always have
-            ``max_batch`` images, blank ones if need be. Without it batches differ in size, and with it
-            rounding.
+        invariant: Answers are the same to the last bit whatever else is in a batch. On a GPU, passes always
+            have ``max_batch`` images, blank ones if need be; on a CPU, each image passes alone. Without it
+            batches differ in size, and with it rounding.
         state: A folder, or a URL of fsspec, that keeps what streams learn; None for a temporary folder.
         save_every: When a stream's state is written; see ``ramen.serve.store``.
         streams_budget: Bytes that the memories of all streams may take together; the least recently used
@@ -29,7 +40,7 @@ class EngineSettings:
         keep_changed: How many of the last images that adaptation gave another label are kept per stream, as
             thumbnails for the dashboard; 0 keeps none.
         decoding: What may be decoded, and how.
-        decoding_threads: How many images are decoded at a time.
+        decoding_threads: How many images are decoded at a time; by default one per core.
     """
 
     max_batch: int = 32
@@ -45,4 +56,12 @@ class EngineSettings:
     create_on_use: bool = True
     keep_changed: int = 0
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
-    decoding_threads: int = 4
+    decoding_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("keep_changed", self.keep_changed, 0)
+        checks.number("max_delay_ms", self.max_delay_ms, 0)
+        checks.flag("invariant", self.invariant)
+        checks.flag("create_on_use", self.create_on_use)

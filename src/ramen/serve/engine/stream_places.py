@@ -1,5 +1,6 @@
 """Where the streams of an engine are stored: a folder of this machine, or a URL that fsspec reaches."""
 
+import resource
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -13,6 +14,8 @@ from ramen.utils.atomic_files import atomic_write, make_folder
 
 _STREAMS = "streams"
 _FACTS = "stream.json"
+_MOST_OPEN = 4096  # each has a file for its lock
+_MOST_LEASES = 256  # each has a thread that renews it
 
 
 def open_places(state: str | None) -> "StreamPlaces":
@@ -25,7 +28,15 @@ def open_places(state: str | None) -> "StreamPlaces":
 
 
 class StreamPlaces(ABC):
-    """One folder per stream, with the state of its method and its facts."""
+    """One folder per stream, with the state of its method and its facts.
+
+    Attributes:
+        most_open: How many stores may be open at a time.
+        shared: Whether other processes may use the place too.
+    """
+
+    most_open: int
+    shared: bool
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -40,8 +51,14 @@ class StreamPlaces(ABC):
         """The facts of a stream; None if there is no such stream."""
 
     @abstractmethod
-    def write(self, name: str, facts: bytes) -> None:
-        """Replace the facts of a stream, completely or not at all."""
+    def write(self, name: str, facts: bytes, *, durable: bool) -> None:
+        """Replace the facts of a stream, completely or not at all.
+
+        Args:
+            name: Of the stream.
+            facts: The new ones.
+            durable: Whether they must survive a power cut, for which the disk takes its time.
+        """
 
     @abstractmethod
     def remove_state(self, name: str) -> None:
@@ -66,6 +83,8 @@ class LocalPlaces(StreamPlaces):
     def __init__(self, folder: Path, *, temporary: bool = False) -> None:
         self._root, self._folder, self._temporary = folder, folder / _STREAMS, temporary
         make_folder(self._folder)
+        self.most_open = min(_MOST_OPEN, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        self.shared = not temporary
 
     def names(self) -> list[str]:
         """Folders with a stream's name."""
@@ -79,12 +98,12 @@ class LocalPlaces(StreamPlaces):
         """From a file."""
         try:
             return (self._folder / name / _FACTS).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, name: str, facts: bytes) -> None:
+    def write(self, name: str, facts: bytes, *, durable: bool) -> None:
         """To a file that replaces the old one."""
-        with atomic_write(self._folder / name / _FACTS) as file:
+        with atomic_write(self._folder / name / _FACTS, durable=durable) as file:
             file.write(facts)
 
     def remove_state(self, name: str) -> None:
@@ -105,6 +124,9 @@ class LocalPlaces(StreamPlaces):
 
 class RemotePlaces(StreamPlaces):
     """Objects below a URL; an object is replaced as a whole."""
+
+    most_open = _MOST_LEASES
+    shared = True
 
     def __init__(self, url: str) -> None:
         self._url = f"{url.rstrip('/')}/{_STREAMS}"
@@ -132,8 +154,8 @@ class RemotePlaces(StreamPlaces):
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, facts: bytes) -> None:
-        """To an object."""
+    def write(self, name: str, facts: bytes, *, durable: bool) -> None:
+        """To an object, which always is durable."""
         self._files.makedirs(f"{self._path}/{name}", exist_ok=True)
         self._files.pipe_file(f"{self._path}/{name}/{_FACTS}", facts)
 

@@ -11,7 +11,7 @@ from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.errors import DeadlineError
 
 if TYPE_CHECKING:
-    from ramen.serve.engine.stream import Stream
+    from ramen.serve.engine.served_stream import ServedStream
     from ramen.serve.engine.waiting_room import WaitingRoom
 
 
@@ -42,7 +42,7 @@ class Ticket:
     """
 
     def __init__(
-        self, stream: "Stream", images: Sequence[SentImage], timeout: float | None, room: "WaitingRoom"
+        self, stream: "ServedStream", images: Sequence[SentImage], timeout: float | None, room: "WaitingRoom"
     ) -> None:
         self.stream, self.images = stream, tuple(images)
         self.nbytes = sum(image.nbytes for image in self.images)

@@ -1,7 +1,8 @@
 """Where requests wait until they are decoded and it is their turn.
 
 Each stream has a line of its own, first in, first out. Streams take turns, so that one that sends more than
-its share does not delay the others; if the room is full, it is the longest line that gives way. The room also
+its share does not delay the others; if the room is full, what came last to the longest line gives way, unless
+it has waited for a while: a refusal has to come at once to be of use. The room also
 says who may use a stream: it is answered by one batch at a time, and not while somebody holds it.
 """
 
@@ -15,11 +16,12 @@ from contextlib import contextmanager
 
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.errors import DeadlineError, OverloadedError, StoppingError
+from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream import Stream
 from ramen.serve.engine.ticket import Ticket, TicketState
 
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
+_REFUSED_WITHIN = 0.03  # seconds after it came, a ticket may still give way
 
 
 class _Line:
@@ -54,9 +56,9 @@ class WaitingRoom:
         self._settings, self._rate = settings, rate
         self._delay = settings.max_delay_ms / 1000
         self._changed = threading.Condition()
-        self._lines: OrderedDict[Stream, _Line] = OrderedDict()  # in the order of their turns
-        self._busy: set[Stream] = set()  # being answered, or held
-        self._wanted: Counter[Stream] = Counter()  # to be held as soon as they are not busy
+        self._lines: OrderedDict[ServedStream, _Line] = OrderedDict()  # in the order of their turns
+        self._busy: set[ServedStream] = set()  # being answered, or held
+        self._wanted: Counter[ServedStream] = Counter()  # to be held as soon as they are not busy
         self._deadlines: list[tuple[float, int, Ticket]] = []  # a heap; some of these are gone already
         self._numbers = itertools.count()
         self._closed = False
@@ -104,9 +106,10 @@ class WaitingRoom:
         left = {stream: line.images for stream, line in self._lines.items() if stream is not ticket.stream}
         ends = {stream: reversed(self._lines[stream].tickets) for stream in left}
         chosen: list[Ticket] = []
+        since = time.monotonic() - _REFUSED_WITHIN
         while images > 0 or nbytes > 0:
             longest = max(left, key=left.__getitem__, default=None)
-            if longest is None or (last := next(ends[longest], None)) is None:
+            if longest is None or (last := next(ends[longest], None)) is None or last.arrived < since:
                 return None
             left[longest] -= len(last)
             if left[longest] < length:
@@ -150,7 +153,7 @@ class WaitingRoom:
         ticket.future.set_exception(error)
         return True
 
-    def withdraw_all(self, stream: Stream, error: Exception) -> None:
+    def withdraw_all(self, stream: ServedStream, error: Exception) -> None:
         """Take out all tickets of a stream."""
         with self._changed:
             line = self._lines.get(stream)
@@ -218,7 +221,7 @@ class WaitingRoom:
             self._busy.difference_update(ticket.stream for ticket in batch)
             self._changed.notify_all()
 
-    def _may_be_answered(self, stream: Stream) -> bool:
+    def _may_be_answered(self, stream: ServedStream) -> bool:
         return stream.resident is not None and stream not in self._busy and not self._wanted[stream]
 
     def _ready(self) -> tuple[int, float]:
@@ -276,7 +279,7 @@ class WaitingRoom:
     # -- who may use a stream -----------------------------------------------------------------------
 
     @contextmanager
-    def held(self, stream: Stream) -> Iterator[None]:
+    def held(self, stream: ServedStream) -> Iterator[None]:
         """A block in which nobody else uses the stream; waits for a batch that is being answered."""
         with self._changed:
             self._wanted[stream] += 1
@@ -292,7 +295,7 @@ class WaitingRoom:
         finally:
             self.release(stream)
 
-    def try_hold(self, stream: Stream) -> bool:
+    def try_hold(self, stream: ServedStream) -> bool:
         """Hold a stream that nobody uses, until ``release``."""
         with self._changed:
             if stream in self._busy or stream in self._wanted:
@@ -300,13 +303,13 @@ class WaitingRoom:
             self._busy.add(stream)
             return True
 
-    def release(self, stream: Stream) -> None:
+    def release(self, stream: ServedStream) -> None:
         """Let others use it again."""
         with self._changed:
             self._busy.discard(stream)
             self._changed.notify_all()
 
-    def has_tickets(self, stream: Stream) -> bool:
+    def has_tickets(self, stream: ServedStream) -> bool:
         """Whether something waits for it."""
         with self._changed:
             return stream in self._lines

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
@@ -13,7 +14,9 @@ from ramen.serve.http.request_facts import facts_of
 from ramen.serve.http.settings import HttpSettings
 from ramen.utils.byte_sizes import readable_bytes
 
+T = TypeVar("T")
 _RETRY_AFTER = 1.0  # seconds
+_LARGE = 2**18  # bytes
 
 
 class BodyBudget:
@@ -83,13 +86,12 @@ class LimitedBody:
             self._counted = total
 
     async def _receive(self) -> Message:
+        if self._complete or self._facts.body_is_timed:
+            message = await self._request.receive()  # once complete, it says when the client goes away
+        else:
+            message = await self._receive_in_time()
         if self._complete:
-            return await self._request.receive()  # tells when the client goes away
-        try:
-            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
-                message = await self._request.receive()
-        except TimeoutError:
-            raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
+            return message
         if message["type"] == "http.request":
             self._facts.nbytes += len(message.get("body", b""))
             if self._facts.nbytes > self._limit:
@@ -97,6 +99,13 @@ class LimitedBody:
             self._count(self._facts.nbytes)
             self._complete = not message.get("more_body", False)
         return message
+
+    async def _receive_in_time(self) -> Message:
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                return await self._request.receive()
+        except TimeoutError:
+            raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
 
     def _too_large(self) -> ApiError:
         return ApiError(
@@ -113,6 +122,7 @@ async def read_body(request: Request, deadline: float | None = None) -> bytes:
         request: The request, with limits.
         deadline: Until when it must have arrived, on the monotonic clock.
     """
+    facts_of(request).body_is_timed = deadline is not None  # as a whole: less work than piece by piece
     parts: list[bytes] = []
     when = None if deadline is None else deadline - time.monotonic() + asyncio.get_running_loop().time()
     try:
@@ -124,6 +134,16 @@ async def read_body(request: Request, deadline: float | None = None) -> bytes:
     except ClientDisconnect:
         raise client_gone() from None
     return b"".join(parts)
+
+
+async def parsed(nbytes: int, parse: Callable[[], T]) -> T:
+    """What a body holds; a large one is parsed in a thread, so that others need not wait for it.
+
+    Args:
+        nbytes: How large it is.
+        parse: Does it.
+    """
+    return await asyncio.to_thread(parse) if nbytes > _LARGE else parse()
 
 
 def client_gone() -> ApiError:

@@ -1,16 +1,18 @@
 """``POST /v1/streams/{stream}/classify``."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Path, Query
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
-from ramen.serve.http.bodies import read_body
+from ramen.serve.http.bodies import parsed, read_body
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs
 from ramen.serve.http.image_bodies import IMAGE_TYPES, RAW_PIXELS, check_content_type, images_in
 from ramen.serve.http.request_facts import facts_of
-from ramen.serve.http.schemas import STREAM_PATTERN, ClassifyJson, ImagesJson, answer_json
+from ramen.serve.http.schemas import STREAM_PATTERN, ClassifyJson, ImagesJson, answer_values
 from ramen.serve.http.service import Service, remaining, unless_gone
 
 StreamName = Annotated[
@@ -77,7 +79,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
         probabilities: Annotated[
             Literal["top", "all"], Query(description="Of the best five classes, or also of all.")
         ] = "top",
-    ) -> ClassifyJson:
+    ) -> JSONResponse:
         """Classify images in a stream, which adapts to them.
 
         The images are a file in the body, several as `multipart/form-data` (parts called `files`), base64 in
@@ -89,12 +91,15 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
         await service.check_ready()
         deadline = service.deadline(facts.started, timeout_ms)
         body = await read_body(request, deadline)
-        images = images_in(request.headers, body, model.max_batch)
-        del body
+        parse = partial(images_in, request.headers, body, model.max_batch)
+        images = await parsed(len(body), parse)
+        del body, parse
         facts.images = len(images)
         work = service.backend.classify(stream, images, timeout=remaining(deadline))
         answers = await unless_gone(request, work)
         if len(answers) == 1 and answers[0].result.error is not None:
             raise ApiError(422, "undecodable", answers[0].result.error)
         classes = (await service.backend.stream(stream)).classes if probabilities == "all" else None
-        return ClassifyJson(stream=stream, answers=[answer_json(answer, classes) for answer in answers])
+        return JSONResponse(
+            {"stream": stream, "answers": [answer_values(answer, classes) for answer in answers]}
+        )

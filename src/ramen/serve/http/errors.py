@@ -21,6 +21,8 @@ _OF_THE_ENGINE: dict[type[engine.EngineError], tuple[int, str]] = {
     engine.BadRequestError: (422, "invalid"),
     engine.StreamElsewhereError: (409, "stream_elsewhere"),
     engine.StoppingError: (503, "stopping"),
+    engine.UnavailableError: (503, "unavailable"),
+    engine.LostAnswerError: (503, "answer_lost"),  # without Retry-After: it may have been learned from
 }
 _MOST_COMPLAINTS = 3  # that are listed of a body that is wrong in many places
 _LONGEST_MESSAGE = 1000  # characters; a message may quote what was sent
@@ -56,7 +58,9 @@ def from_engine(error: engine.EngineError) -> ApiError:
     status, code = next(
         (answer for kind, answer in _OF_THE_ENGINE.items() if isinstance(error, kind)), (500, "internal")
     )
-    retry_after = error.retry_after if isinstance(error, engine.OverloadedError) else None
+    retry_after = None
+    if isinstance(error, (engine.OverloadedError, engine.UnavailableError)):
+        retry_after = error.retry_after
     if isinstance(error, engine.StoppingError):
         retry_after = 1.0  # another server, or this one once it is back
     return ApiError(status, code, str(error), retry_after=retry_after)

@@ -28,7 +28,9 @@ _MEANINGS = {
     415: "The content type, or a compressed body, is not accepted.",
     422: "The request makes no sense; the message says what is expected.",
     429: "Too much is waiting: try again after `Retry-After` seconds.",
-    503: "The server is being stopped, or is not ready.",
+    500: "The server failed; the message names the request in its log.",
+    503: "The server is being stopped, or is not ready. With the code `answer_lost`: the process that worked "
+    "on the request has ended, and may have carried it out.",
     504: "Not answered in time; nothing was learned from the images.",
 }
 _OF_ANY_BODY = (400, 413, 415, 422, 429, 504)
@@ -73,7 +75,7 @@ class GuardedRoute(APIRoute):
         extra = dict(options.get("openapi_extra") or {})
         responses = dict(options.get("responses") or {})
         model = OipErrorJson if is_inference_protocol(path) else ErrorJson
-        others = [403] if self.needed is None else [401, 403, 503]
+        others = [403, 500] if self.needed is None else [401, 403, 500, 503]
         takes_body = extra.pop("takes_body", False) or "requestBody" in extra
         others += _OF_ANY_BODY if takes_body else []
         if self.needed is not None:

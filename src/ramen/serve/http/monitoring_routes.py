@@ -1,11 +1,7 @@
 """Health, figures, events, the model, and the dashboard."""
 
 import asyncio
-import base64
-import hashlib
-import importlib.util
 import json
-import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from enum import Enum
@@ -14,6 +10,7 @@ from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from ramen.serve.dashboard import dashboard_csp, dashboard_page
 from ramen.serve.engine.stream_info import EngineStatistics
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs, open_to_all
@@ -22,7 +19,6 @@ from ramen.serve.http.schemas import ModelJson, StateJson, finite, model_json
 from ramen.serve.http.service import Service
 
 _TAGS: list[str | Enum] = ["monitoring"]
-_DASHBOARD = "ramen.serve.dashboard"
 
 
 def add_monitoring_routes(app: FastAPI, service: Service) -> None:
@@ -145,35 +141,15 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 def _add_dashboard(app: FastAPI) -> None:
-    page = _dashboard()
+    page, policy = dashboard_page(), dashboard_csp()
 
     @app.get(
         "/",
         tags=_TAGS,
         response_class=HTMLResponse,
-        responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}, **errors(404)},
+        responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
     )
     @open_to_all
     async def dashboard() -> Response:
         """The dashboard: a page without data, which it fetches with your token."""
-        if page is None:
-            raise ApiError(404, "not_found", "this installation has no dashboard")
-        return HTMLResponse(page, headers={"Content-Security-Policy": page_policy(page)})
-
-
-def _dashboard() -> str | None:
-    if importlib.util.find_spec(_DASHBOARD) is None:
-        return None
-    page: str = importlib.import_module(_DASHBOARD).dashboard_page()
-    return page
-
-
-def page_policy(page: str) -> str:
-    """A policy that lets a page run its own scripts and no others, and talk to this server alone."""
-    scripts = re.findall(r"<script\b[^>]*>(.*?)</script>", page, re.DOTALL | re.IGNORECASE)
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src 'self' data: blob:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})

@@ -99,13 +99,14 @@ class InferRequest:
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def parse_request(body: bytes, header_length: str | None, most: int) -> InferRequest:
+def parse_request(body: bytes, header_length: str | None, most: int, max_json: int) -> InferRequest:
     """A request; an ApiError that says what is wrong with it.
 
     Args:
         body: All of it.
         header_length: How many of its bytes are JSON; None for all.
         most: How many images there may be.
+        max_json: How many bytes of JSON there may be.
     """
     view = memoryview(body)
     if header_length is None:
@@ -116,6 +117,12 @@ def parse_request(body: bytes, header_length: str | None, most: int) -> InferReq
         split = int(header_length)
         if split > len(body):
             raise ApiError(400, "bad_request", f"{HEADER_LENGTH} is {split}, but the body has {len(body)}")
+    if split > max_json:
+        raise ApiError(
+            413,
+            "too_large",
+            f"the JSON may have at most {max_json} bytes, got {split}: send binary tensor data",
+        )
     sent = _validated(body[:split])
     images = _images(sent.inputs, view[split:], most)
     parameters = sent.parameters or {}

@@ -13,7 +13,7 @@ from ramen import __version__
 from ramen.serve.engine.answers import StreamAnswer
 from ramen.serve.http import oip
 from ramen.serve.http.access import check_stream
-from ramen.serve.http.bodies import read_body
+from ramen.serve.http.bodies import parsed, read_body
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs, open_to_all
 from ramen.serve.http.request_facts import facts_of
@@ -216,16 +216,20 @@ class _Routes:
         await service.check_ready()
         limit = service.deadline(facts.started, None)
         body = await read_body(request, limit)
-        asked = oip.parse_request(body, request.headers.get(oip.HEADER_LENGTH), self._model.max_batch)
-        del body
+        length = request.headers.get(oip.HEADER_LENGTH)
+        asked = await parsed(
+            len(body),
+            lambda: oip.parse_request(body, length, self._model.max_batch, service.settings.max_json_bytes),
+        )
         oip.check_outputs(asked)
         facts.stream, facts.images = asked.stream[:64], len(asked.images)
         check_stream(request.state.caller, asked.stream)
         answers = await self._answers(request, asked)
-        text, length = oip.render(asked, answers, name, VERSION)
-        if length is None:
+        text, json_length = oip.render(asked, answers, name, VERSION)
+        if json_length is None:
             return Response(text, media_type="application/json")
-        return Response(text, headers={oip.HEADER_LENGTH: str(length)}, media_type="application/octet-stream")
+        headers = {oip.HEADER_LENGTH: str(json_length)}
+        return Response(text, headers=headers, media_type="application/octet-stream")
 
     async def _answers(self, request: Request, asked: oip.InferRequest) -> list[StreamAnswer]:
         service = self._service

@@ -1,6 +1,5 @@
 """Around every request: its id, its log line, its figures, headers for safety, an answer to every failure."""
 
-import json
 import logging
 import re
 import secrets
@@ -67,8 +66,8 @@ class RequestRecorder:
             except Exception:
                 REQUEST_LOG.exception("request %s failed", facts.id)
                 if not status:
-                    error = ApiError(500, "internal", f"the server failed; its log has request {facts.id}")
-                    await response_for(error, scope["path"])(scope, receive, record)
+                    failure = ApiError(500, "internal", f"the server failed; its log has request {facts.id}")
+                    await response_for(failure, scope["path"])(scope, receive, record)
         finally:
             self._finish(facts, scope["method"], status or 499)
 
@@ -87,4 +86,4 @@ class RequestRecorder:
             "ms": round(seconds * 1000, 2),
             "token": facts.caller,
         }
-        REQUEST_LOG.info("%s", json.dumps(noted), extra={"facts": noted})
+        REQUEST_LOG.info("%s", noted, extra={"facts": noted})

@@ -21,6 +21,7 @@ class RequestFacts:
         stream: The stream that it is about.
         images: How many images came with it.
         nbytes: How many bytes of its body were read.
+        body_is_timed: Whether somebody limits the time in which the whole body must arrive.
     """
 
     id: str
@@ -30,6 +31,7 @@ class RequestFacts:
     stream: str | None = None
     images: int = 0
     nbytes: int = 0
+    body_is_timed: bool = False
 
     def attach(self, scope: Scope) -> None:
         """Put it where ``facts_of`` finds it."""

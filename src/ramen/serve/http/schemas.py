@@ -3,7 +3,7 @@
 import base64
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -211,8 +211,8 @@ def finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def answer_json(answer: StreamAnswer, classes: Sequence[str] | None = None) -> AnswerJson:
-    """An answer.
+def answer_values(answer: StreamAnswer, classes: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values of an ``AnswerJson``; plain ones, as a model of each would cost more than all the rest.
 
     Args:
         answer: The engine's.
@@ -223,25 +223,25 @@ def answer_json(answer: StreamAnswer, classes: Sequence[str] | None = None) -> A
     if classes is not None and answer.probabilities is not None and len(classes) == len(answer.probabilities):
         pairs = zip(classes, answer.probabilities.tolist(), strict=True)
         probabilities = {name: finite(p) or 0.0 for name, p in pairs}
-    return AnswerJson(
-        id=answer.id,
-        key=result.key,
-        label=result.label,
-        probability=finite(result.probability),
-        zero_shot_label=result.zero_shot_label,
-        zero_shot_probability=finite(result.zero_shot_probability),
-        top=[LabelProbabilityJson(label=label, probability=finite(p) or 0.0) for label, p in result.top],
-        probabilities=probabilities,
-        adapted=result.adapted,
-        changed=result.changed,
-        support=result.support,
-        state_version=result.state_version,
-        entropy=finite(result.entropy),
-        zero_shot_entropy=finite(result.zero_shot_entropy),
-        error=result.error,
-        queued_ms=finite(answer.queued_ms) or 0.0,
-        computed_ms=finite(answer.computed_ms) or 0.0,
-    )
+    return {
+        "id": answer.id,
+        "key": result.key,
+        "label": result.label,
+        "probability": finite(result.probability),
+        "zero_shot_label": result.zero_shot_label,
+        "zero_shot_probability": finite(result.zero_shot_probability),
+        "top": [{"label": label, "probability": finite(p) or 0.0} for label, p in result.top],
+        "probabilities": probabilities,
+        "adapted": result.adapted,
+        "changed": result.changed,
+        "support": result.support,
+        "state_version": result.state_version,
+        "entropy": finite(result.entropy),
+        "zero_shot_entropy": finite(result.zero_shot_entropy),
+        "error": result.error,
+        "queued_ms": finite(answer.queued_ms) or 0.0,
+        "computed_ms": finite(answer.computed_ms) or 0.0,
+    }
 
 
 def feedback_json(counts: FeedbackCounts) -> FeedbackJson:

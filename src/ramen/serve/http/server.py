@@ -2,7 +2,6 @@
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -68,6 +67,7 @@ class StoppableServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing depends on what a proxy says
                 backlog=_BACKLOG,
                 timeout_graceful_shutdown=service.settings.max_timeout_ms // 1000 + _GRACE,
                 ws="none",
@@ -77,8 +77,11 @@ class StoppableServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The first signal stops it gracefully; the second one raises a KeyboardInterrupt."""
-        with stop_on_signals(self.stop):
+        """The first signal stops it gracefully, the second one at once.
+
+        An exception could be caught by whatever happens to run, and threads that compute would outlive it.
+        """
+        with stop_on_signals(self.stop, again=lambda number: os._exit(128 + number)):
             yield
 
     def stop(self) -> None:
@@ -106,11 +109,6 @@ def run_server(app: FastAPI, bound: socket.socket, announce: Callable[[], None] 
         announce: Called once it listens.
     """
     server = StoppableServer(app, announce)
-    try:
-        server.run([bound])
-    except KeyboardInterrupt:
-        if threading.current_thread() is threading.main_thread():
-            os._exit(130)  # threads that compute would keep it alive
-        raise
+    server.run([bound])
     if getattr(server.lifespan, "shutdown_failed", False):
         raise StopFailedError("the server stopped, but not everything could be stored: see the log")

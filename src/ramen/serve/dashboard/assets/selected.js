@@ -1,6 +1,6 @@
 /* The selected stream: what adaptation does to it, and what an operator can do with it. */
 
-const FIRST_CARDS = 8;
+const FIRST_CARDS = 6;
 
 const ACTIONS = {
   snapshot: {
@@ -17,7 +17,8 @@ const ACTIONS = {
   delete: {
     run: (name) => ask(streamPath(name), { method: "DELETE" }),
     title: (name) => `Delete ${name}?`,
-    text: (name) => `The stream ${name} and everything that it has learned are removed, on disk too. This cannot be undone.`,
+    text: (name) =>
+      `The stream ${name} and everything that it has learned are removed, on disk too. This cannot be undone.`,
     verb: "Delete",
     done: (name) => `${name} is deleted.`,
   },

@@ -49,7 +49,7 @@ const ask = async (path, options = {}) => {
   }
   if (response.ok) return response;
   const error = await refusal(response);
-  if (response.status === 401) access.show(token ? "The service does not accept this token." : "The service asks for a token.", token);
+  if (response.status === 401) access.show(token);
   throw error;
 };
 
@@ -77,8 +77,7 @@ const access = {
     });
     byId("forget-token").addEventListener("click", () => {
       sessionStorage.removeItem(TOKEN);
-      this.mark();
-      this.onToken();
+      location.reload(); // what was seen with it goes too
     });
     this.mark();
   },
@@ -88,14 +87,14 @@ const access = {
   },
 
   /* Show the form, unless the token has changed since the request was sent. */
-  show(why, sent) {
+  show(sent) {
     if (sent !== sessionStorage.getItem(TOKEN)) return;
     const isNew = byId("access").hidden;
     sessionStorage.removeItem(TOKEN);
     this.mark();
     byId("access").hidden = false;
     if (!isNew) return;
-    setText(byId("access-why"), why);
+    setText(byId("access-why"), sent ? "The service does not accept this token." : "The service asks for a token.");
     if (document.activeElement === document.body) byId("token").focus();
   },
 };
@@ -212,7 +211,8 @@ const live = {
   },
 };
 
-/* Repeat a task every few seconds while the page is seen, never twice at a time. */
+/* Repeat a task every few seconds while the page is seen. The function that is returned does it at once, and counts
+   the seconds from then. */
 const makePoll = (task, seconds) => {
   let timer = null;
   let running = 0;

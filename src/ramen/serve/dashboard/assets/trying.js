@@ -57,8 +57,12 @@ const trying = {
     const offer = byId("try-selected");
     offer.hidden = other === null || other === name;
     setText(offer, `Use ${visible(other ?? "")}`);
-    const kept = "It is there for trying, so that the streams in use are not touched.";
-    setText(byId("try-note"), `The stream ${visible(name) || "with this name"} learns from the image. ${own ? kept : "It is created if it does not exist."}`);
+    const note = own
+      ? "It is there for trying, so that the streams in use are not touched."
+      : name === selected.name
+        ? "Its later answers may change."
+        : "It is created if it does not exist.";
+    setText(byId("try-note"), `The stream ${visible(name) || "of this name"} learns from the image. ${note}`);
     byId("try-note").classList.toggle("bad", !own);
   },
 
@@ -71,7 +75,8 @@ const trying = {
   send(files) {
     const stream = byId("try-stream").value.trim();
     if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(stream)) {
-      this.say("A stream's name has at most 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit.", true);
+      const rule = "at most 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit";
+      this.say(`A stream's name has ${rule}.`, true);
       byId("try-stream").focus();
       return;
     }

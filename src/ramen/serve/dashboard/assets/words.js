@@ -82,7 +82,8 @@ const ago = (time) => {
   return days < 1000 ? `${days} d ago` : `${Math.floor(days / 365)} y ago`;
 };
 
-const moment = (time) => (isNumber(time) ? new Date(1000 * time).toLocaleString() : NONE);
+const moment = (time) =>
+  isNumber(time) ? new Date(1000 * time).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : NONE;
 
 /* A label with a bar as long as its share; the bar is drawn by the style sheet. */
 const bar = (kind, label, share, text, spoken = "") => {

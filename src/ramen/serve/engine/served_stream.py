@@ -43,7 +43,7 @@ class Resident:
         return (sum(held for held, _ in known), sum(most for _, most in known)) if known else None
 
 
-class Stream:
+class ServedStream:
     """A stream, by identity: one that is deleted and created again is another one.
 
     Args:
@@ -69,7 +69,7 @@ class Stream:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Stream({self.name!r})"
+        return f"ServedStream({self.name!r})"
 
     @property
     def facts(self) -> StreamFacts | None:

@@ -1,0 +1,1 @@
+"""What ``benchmarks/service.py`` measures: a load generator, a server process, and one file per subject."""

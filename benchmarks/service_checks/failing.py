@@ -1,0 +1,86 @@
+"""R13: adaptation fails in a share of the steps. All images are answered, these zero-shot and marked."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from torch import Tensor
+
+from ramen.methods._pass_sharing import FirstPass, OwnStep
+from ramen.methods.ramen import Ramen
+from service_checks.options import CheckOptions
+from service_checks.report import Findings
+from service_checks.sent_images import mixed_images, sent
+
+TITLE = "adaptation that fails"
+_SHARE = 0.3
+_STREAMS = 4
+
+
+def run(options: CheckOptions, requests: int | None = None) -> Findings:
+    """Let steps of the method fail.
+
+    Args:
+        options: Of the run.
+        requests: How many are sent.
+    """
+    requests = options.pick(200, 2000) if requests is None else requests
+    pixels = mixed_images(64, options.image_size)
+    draws = random.Random(0)
+    answers = []
+    with failing_steps(_SHARE) as failed, options.engine(max_delay_ms=1.0) as engine:
+        for start in range(0, requests, _STREAMS):
+            tickets = []
+            for number in range(min(_STREAMS, requests - start)):
+                first = draws.randrange(len(pixels) - 4)
+                tickets.append(engine.submit(f"stream-{number}", sent(pixels[first : first + 1 + number])))
+            for ticket in tickets:
+                answers += ticket.future.result(120)
+        fallbacks = engine.statistics().fallbacks
+    unanswered = sum(answer.result.label is None for answer in answers)
+    marked = sum(not answer.result.adapted for answer in answers)
+    zero_shot = sum(
+        not answer.result.adapted and answer.result.label != answer.result.zero_shot_label
+        for answer in answers
+    )
+    found = Findings("R13")
+    found.note("steps that failed", f"{failed[0]:,} of {failed[1]:,}", failed[0])
+    found.expect_zero("images without an answer", unanswered, len(answers))
+    found.expect(
+        "images of these steps with adapted=false",
+        f"{failed[2]:,}",
+        marked == failed[2],
+        f"{marked:,}",
+        marked,
+    )
+    found.expect_zero("of these, answered with another label than zero-shot", zero_shot, marked)
+    found.expect(
+        "fallbacks that the engine counts",
+        f"{failed[2]:,}",
+        fallbacks == failed[2],
+        f"{fallbacks:,}",
+        fallbacks,
+    )
+    return found
+
+
+@contextmanager
+def failing_steps(share: float) -> Iterator[list[int]]:
+    """A block in which so many steps of Ramen raise; yields how many did, of how many, with how many images.
+
+    Args:
+        share: From 0 to 1.
+    """
+    step, draws, counts = Ramen.step, random.Random(1), [0, 0, 0]
+
+    def fail_sometimes(self: Ramen, first: FirstPass, usable: Tensor) -> OwnStep:
+        counts[1] += 1
+        if draws.random() < share:
+            counts[0] += 1
+            counts[2] += len(usable)
+            raise RuntimeError("a step that fails, as the benchmark wants it")
+        return step(self, first, usable)
+
+    with mock.patch.object(Ramen, "step", fail_sometimes):
+        yield counts

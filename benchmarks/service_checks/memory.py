@@ -1,0 +1,98 @@
+"""R6: the memory of a server does not grow with the requests that it has answered.
+
+A positive control is a server that keeps a little of every request: it must be found out.
+"""
+
+import time
+from typing import Any
+
+from service_checks.load import LoadPlan, run_load
+from service_checks.options import CheckOptions
+from service_checks.report import Findings
+from service_checks.sent_images import file_request, jpeg, mixed_images, raw_request
+from service_checks.server_process import ServerProcess, ramen_server, sampled
+
+TITLE = "memory of the server"
+_LARGEST_SHARE, _LARGEST_MIB = 0.01, 50.0
+_STREAMS = 4
+
+
+def run(options: CheckOptions, images: int | None = None, warm_up: int | None = None) -> Findings:
+    """Measure a server, and one that leaks.
+
+    Args:
+        options: Of the run.
+        images: How many are answered while it is watched.
+        warm_up: How many before that.
+    """
+    images = options.pick(30_000, 1_000_000) if images is None else images
+    warm_up = options.pick(10_000, 100_000) if warm_up is None else warm_up
+    found = Findings("R6")
+    plain = _grown(options, images, warm_up, module="ramen")
+    share, grown = plain["grown_mib"] / plain["before_mib"], plain["grown_mib"]
+    found.note("images answered after the warm-up", f"{plain['images']:,}", plain["images"])
+    found.note("memory after the warm-up", f"{plain['before_mib']:.0f} MiB", plain["before_mib"])
+    found.expect(
+        "growth after the warm-up", "less than 1 %", share < _LARGEST_SHARE, f"{100 * share:+.2f} %", share
+    )
+    found.expect(
+        "growth after the warm-up", "less than 50 MiB", grown < _LARGEST_MIB, f"{grown:+.1f} MiB", grown
+    )
+    few = max(images // 8, 1000)
+    leaking = _grown(options, few, min(warm_up, 2 * few), module="service_checks.leaking_server")
+    share = leaking["grown_mib"] / leaking["before_mib"]
+    is_found = share >= _LARGEST_SHARE or leaking["grown_mib"] >= _LARGEST_MIB
+    found.expect(
+        f"positive control: a server that leaks, {leaking['images']:,} images",
+        "is found out",
+        is_found,
+        f"{leaking['grown_mib']:+.1f} MiB, {100 * share:+.1f} %",
+        leaking["grown_mib"],
+    )
+    found.details = {"plain": plain, "leaking": leaking}
+    return found
+
+
+def _grown(options: CheckOptions, images: int, warm_up: int, module: str) -> dict[str, Any]:
+    """Answer so many images in all, and compare the memory after the warm-up with that in the end."""
+    state = str(options.folder / module)
+    with ramen_server(options, module=module, stream_memory="2 MiB", state=state) as server:
+        _answer(options, server, warm_up)
+        before = _settled(server)
+        with sampled(server.memory_mib, 0.5) as samples:
+            answered = _answer(options, server, images)
+        after = _settled(server)
+        return {
+            "images": answered,
+            "before_mib": before,
+            "after_mib": after,
+            "peak_mib": server.peak_mib(),
+            "grown_mib": after - before,
+            "samples_mib": [round(value, 1) for value in samples[:: max(1, len(samples) // 50)]],
+        }
+
+
+def _settled(server: ServerProcess) -> float:
+    """The least of some looks: memory that is in use for a moment does not count."""
+    values = []
+    for _ in range(10):
+        values.append(server.memory_mib())
+        time.sleep(0.1)
+    return min(values)
+
+
+def _answer(options: CheckOptions, server: ServerProcess, images: int) -> int:
+    """Answer at least so many, mostly as pixels, some as JPEG files; returns how many it were."""
+    pixels = mixed_images(options.max_batch, options.image_size)
+    requests = []
+    for number in range(_STREAMS):
+        requests += [raw_request(f"stream-{number}", pixels), raw_request(f"stream-{number}", pixels[:3])]
+        requests.append(file_request(f"stream-{number}", jpeg(pixels[number])))
+    answered = 0
+    while answered < images:
+        outcomes = run_load(LoadPlan(server.address, tuple(requests), 2.0, 2 * _STREAMS))
+        added = sum(outcome.images for outcome in outcomes if outcome.status == 200)
+        if not added:
+            raise RuntimeError(f"the server answers nothing more:\n{server.log_text()[-2000:]}")
+        answered += added
+    return answered

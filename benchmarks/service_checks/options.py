@@ -1,0 +1,60 @@
+"""What all checks are given: the model, where it computes, and how long a check may take."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ramen
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.models.by_name import load_model
+from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.settings import EngineSettings
+
+CLASSES = tuple(OBJECTS)
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Settings of a run.
+
+    Attributes:
+        folder: For states and logs.
+        model: A form of ``ramen.models.by_name``.
+        device: Where to compute.
+        dtype: Of the encoder's weights.
+        max_batch: Of the server.
+        seconds: How long a load lasts that has no length of its own.
+        full: Whether to run the long forms.
+        processes: Over how many processes clients are spread in the measurements of speed.
+    """
+
+    folder: Path
+    model: str = "tiny"
+    device: str = "cpu"
+    dtype: str = "float32"
+    max_batch: int = 32
+    seconds: float = 10.0
+    full: bool = False
+    processes: int = 1
+
+    @cached_property
+    def classifier(self) -> ramen.ZeroShotClassifier:
+        """The model in this process."""
+        return load_model(self.model, CLASSES, device=self.device, dtype=self.dtype)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width that the encoder needs."""
+        size = self.classifier.image_size
+        assert size is not None
+        return size
+
+    def engine(self, method: str = "ramen", **settings: Any) -> Engine:
+        """An engine in this process."""
+        chosen = EngineSettings(**{"max_batch": self.max_batch, **settings})
+        return Engine(self.classifier, chosen, name=self.model, method=method)
+
+    def pick(self, small: int, full: int) -> int:
+        """A number for the short or the long form of a check."""
+        return full if self.full else small

@@ -1,0 +1,240 @@
+"""A server in a process of its own, that can be stopped, killed and looked at."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from service_checks.http_connection import Address, ask
+from service_checks.options import CLASSES, CheckOptions
+
+_MEBIBYTE = 2**20
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """Starts a command and waits until it answers; a context manager that stops it.
+
+    Args:
+        command: With its arguments.
+        port: Where it will listen.
+        log: Standard output and error are appended to this file.
+        ready_path: Answers with 200 as soon as the server can work.
+        patience: Seconds that it may take until then.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        log: Path,
+        ready_path: str = "/readyz",
+        patience: float = 180.0,
+    ) -> None:
+        self.address = Address(port)
+        self.log = log
+        started = time.monotonic()
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                command, stdout=file, stderr=file, start_new_session=True, env=_environment()
+            )
+        try:
+            self._wait(ready_path, started + patience)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_seconds = time.monotonic() - started
+
+    def _wait(self, path: str, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                if ask(self.address, "GET", path).status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"the server did not start; the end of its log:\n{self.log_text()[-3000:]}")
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def log_text(self) -> str:
+        """All that it has written."""
+        return self.log.read_text(errors="replace")
+
+    def stop(self, patience: float = 60.0) -> int:
+        """SIGTERM; returns the exit code when it has ended."""
+        if self.alive:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the server did not stop within {patience:.0f} s of SIGTERM") from None
+
+    def kill(self) -> None:
+        """SIGKILL, also for processes that it has started."""
+        for pid in reversed([self.pid, *_children(self.pid)]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def memory_mib(self) -> float:
+        """Resident memory of the process alone."""
+        return _status(self.pid, "VmRSS") / _MEBIBYTE
+
+    def peak_mib(self) -> float:
+        """The most resident memory that it has had."""
+        return _status(self.pid, "VmHWM") / _MEBIBYTE
+
+    def family_mib(self) -> float:
+        """Memory of the process and those that it has started; what they share counts once."""
+        shares = 0
+        for pid in (self.pid, *_children(self.pid)):
+            try:
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
+                continue
+            shares += int(text.split("Pss:")[1].split()[0]) * 1024
+        return shares / _MEBIBYTE
+
+    def statistics(self) -> Any:
+        """What the engine says of itself."""
+        return ask(self.address, "GET", "/v1/statistics").json()
+
+    def stream(self, name: str) -> Any:
+        """What the engine says of a stream."""
+        return ask(self.address, "GET", f"/v1/streams/{name}").json()
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+def _environment() -> dict[str, str]:
+    folder = str(Path(__file__).parents[1])
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+
+def _status(pid: int, field: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split(f"{field}:")[1].split()[0]) * 1024
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a process has started, and those that these have started."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            direct = [int(child) for child in path.read_text().split()]
+        except OSError:
+            continue
+        for child in direct:
+            found += [child, *_children(child)]
+    return found
+
+
+def serve_arguments(
+    options: CheckOptions, port: int, **settings: str | int | float | bool | None
+) -> list[str]:
+    """Arguments of ``ramen serve``.
+
+    Args:
+        options: The model, and where it computes.
+        port: Where to listen.
+        settings: Further options, with ``_`` in place of ``-``; True for a flag, None to leave it out.
+    """
+    listed = options.folder / "classes.txt"
+    if not listed.exists():
+        listed.write_text("".join(f"{name}\n" for name in CLASSES))
+    chosen: dict[str, str | int | float | bool | None] = {
+        "model": options.model,
+        "classes_file": str(listed),
+        "device": options.device,
+        "dtype": options.dtype,
+        "port": port,
+        "max_batch": options.max_batch,
+        "no_auth": True,
+        **settings,
+    }
+    arguments = ["serve"]
+    for name, value in chosen.items():
+        if value is None or value is False:
+            continue
+        arguments.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
+def ramen_server(
+    options: CheckOptions, *, module: str = "ramen", **settings: str | int | float | bool | None
+) -> ServerProcess:
+    """``ramen serve`` in a process of its own.
+
+    Args:
+        options: The model, and where it computes.
+        module: Which to run; a wrapper of the command line may change it first.
+        settings: See ``serve_arguments``.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", module, *serve_arguments(options, port, **settings)]
+    return ServerProcess(command, port, options.folder / f"server-{port}.log")
+
+
+@contextmanager
+def sampled(look: Callable[[], float], pause: float = 0.1) -> Iterator[list[float]]:
+    """A list to which a thread adds what it sees, until the block ends.
+
+    Args:
+        look: What to record; an OSError is passed over.
+        pause: Seconds between two looks.
+    """
+    values: list[float] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(pause):
+            try:
+                values.append(look())
+            except OSError:
+                continue
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield values
+    finally:
+        ended.set()
+        thread.join()

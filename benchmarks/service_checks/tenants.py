@@ -1,0 +1,82 @@
+"""R15: the answers of a tenant do not depend on what others send, though they share batches."""
+
+import threading
+
+from ramen.serve.engine.answers import StreamAnswer
+from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.errors import OverloadedError
+from service_checks.batches import LARGEST_DIFFERENCE
+from service_checks.logits import difference
+from service_checks.options import CheckOptions
+from service_checks.report import Findings
+from service_checks.sent_images import Pixels, domain_images, sent
+
+TITLE = "a tenant with and without another's traffic"
+
+
+def run(options: CheckOptions, images: int | None = None) -> Findings:
+    """Compare a stream alone with the same stream beside others.
+
+    Args:
+        options: Of the run.
+        images: How many are in the stream.
+    """
+    images = options.pick(240, 2000) if images is None else images
+    found = Findings("R15")
+    for invariant in (True, False):
+        alone, _ = _answers(options, images, invariant, beside=False)
+        beside, shared = _answers(options, images, invariant, beside=True)
+        seen = difference(alone, beside)
+        kind = "invariant" if invariant else "not invariant"
+        found.expect(
+            f"{kind}: batches were shared", "yes", shared > 1, f"{shared:.1f} images per batch", shared
+        )
+        if invariant:
+            found.expect_zero("invariant: answers with another bit", seen.bits, seen.compared)
+        else:
+            found.expect_zero("not invariant: other labels", seen.labels, seen.compared)
+            found.expect(
+                "not invariant: difference of logits",
+                f"at most {LARGEST_DIFFERENCE:g}",
+                seen.logits <= LARGEST_DIFFERENCE,
+                f"{seen.logits:.1e}",
+                seen.logits,
+            )
+    return found
+
+
+def _answers(
+    options: CheckOptions, images: int, invariant: bool, *, beside: bool
+) -> tuple[list[StreamAnswer], float]:
+    """The answers for the tenant, one image per request, and the mean size of a batch."""
+    own = domain_images(0, min(images, 200), options.image_size)
+    others = domain_images(9, 64, options.image_size)
+    ended = threading.Event()
+    with options.engine(invariant=invariant, max_delay_ms=2.0) as engine:
+        traffic = [
+            threading.Thread(target=_traffic, args=(engine, f"tenant-b-{number}", others, ended), daemon=True)
+            for number in range(3 if beside else 0)
+        ]
+        for thread in traffic:
+            thread.start()
+        answers = []
+        for number in range(images):
+            place = number % len(own)
+            ticket = engine.submit("tenant-a", sent(own[place : place + 1]))
+            answers += ticket.future.result(120)
+        ended.set()
+        for thread in traffic:
+            thread.join()
+        seen = engine.statistics()
+    return answers, seen.images / max(seen.batches, 1)
+
+
+def _traffic(engine: Engine, stream: str, images: Pixels, ended: threading.Event) -> None:
+    number = 0
+    while not ended.is_set():
+        first = number % (len(images) - 4)
+        try:
+            engine.submit(stream, sent(images[first : first + 1 + number % 4])).future.result(120)
+        except OverloadedError:
+            continue
+        number += 1

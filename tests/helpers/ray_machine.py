@@ -1,0 +1,101 @@
+"""A small Ray of its own for tests, and the service on it."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ramen import testing
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.http.settings import HttpSettings
+from ramen.serve.serve_run import ServeRequest
+from tests.serve.engine.engines import PARAMETERS
+
+SETTINGS: dict[str, Any] = {
+    "max_batch": 4,
+    "max_delay_ms": 1.0,
+    "max_queue_images": 64,
+    "invariant": True,
+    "save_every": "batch",
+}
+
+
+@contextmanager
+def ray_machine() -> Iterator[int]:
+    """Ray and its HTTP proxy, at free ports and in a folder of its own; yields the port of the proxy."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+    from ray import serve
+
+    folder = tempfile.mkdtemp(prefix="ray-")  # short: it has sockets
+    port = _free_port()
+    try:
+        ray.init(
+            address="local",
+            num_cpus=4,
+            include_dashboard=False,
+            object_store_memory=80 * 2**20,
+            log_to_driver=False,
+            logging_level="error",
+            _temp_dir=folder,
+            _node_ip_address="127.0.0.1",
+        )
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        yield port
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def small_request(state: Path, *, tokens: Path | None = None, **settings: Any) -> ServeRequest:
+    """A service of the small classifier; ``run_application`` loads it."""
+    return ServeRequest(
+        classes=testing.small_classifier().classes,
+        model="small",
+        parameters=PARAMETERS,
+        no_auth=tokens is None,
+        engine=EngineSettings(**{**SETTINGS, "state": str(state), **settings}),
+        http=HttpSettings(tokens=tokens),
+    )
+
+
+def run_application(
+    request: ServeRequest,
+    *,
+    replicas: int = 2,
+    load: Callable[[], ZeroShotClassifier] | None = testing.small_classifier,
+) -> Any:
+    """Run a service on the Ray that is there; returns a handle of its replicas."""
+    from ray import serve
+
+    from ramen.serve.on_ray.app import NAME, application
+    from ramen.serve.on_ray.scaling import Scaling
+
+    scaling = Scaling(replicas=replicas, cpus_per_replica=0.5)
+    serve.run(application(request, scaling, load), name=NAME, route_prefix="/", external_scaler_enabled=True)
+    return serve.get_deployment_handle("streams", NAME)
+
+
+def scale(replicas: int) -> None:
+    """Change how many replicas there are, as autoscaling does."""
+    import ray
+    from ray.serve._private.api import _get_global_client
+    from ray.serve._private.common import DeploymentID
+
+    from ramen.serve.on_ray.app import NAME
+
+    controller = _get_global_client()._controller
+    ray.get(controller.update_deployment_replicas.remote(DeploymentID("streams", NAME), replicas))

@@ -1,0 +1,35 @@
+"""Engines for tests: small memories, so that queues overflow within a few images."""
+
+from typing import Any
+
+import ramen
+from ramen.serve.engine.answers import StreamAnswer
+from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.settings import EngineSettings
+from tests.helpers.sent_images import sent
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
+
+PARAMETERS = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"}
+PATIENCE = 3600 if RUN_SLOW_TESTS else 120  # seconds; only a failure takes so long
+
+
+def engine(
+    clf: ramen.ZeroShotClassifier, *, method: str = "ramen", parameters: Any = None, **settings: Any
+) -> Engine:
+    given = PARAMETERS if parameters is None and method == "ramen" else parameters
+    return Engine(
+        clf,
+        EngineSettings(**{"max_batch": 8, "max_delay_ms": 1.0, **settings}),
+        method=method,
+        parameters=given,
+    )
+
+
+def make(clf: ramen.ZeroShotClassifier, **more: Any) -> ramen.Method:
+    """The method that a stream of such an engine has."""
+    return ramen.create("ramen", clf, visibility="causal", **{**PARAMETERS, **more})
+
+
+def ask(where: Engine, stream: str, *seeds: int) -> list[StreamAnswer]:
+    """The answers for these images."""
+    return where.submit(stream, sent(*seeds)).future.result(PATIENCE)

@@ -1,0 +1,139 @@
+"""What is decoded, in which order, and how far ahead."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ramen.serve.decoders import DecodedSource
+from ramen.serve.engine.answers import SentImage
+from ramen.serve.engine.decoding_threads import DecodingThreads
+from ramen.serve.engine.served_stream import ServedStream
+from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.engine.ticket import Ticket
+from ramen.serve.engine.waiting_room import WaitingRoom
+from ramen.serve.sources import Source
+
+PATIENCE = 60
+
+
+class SlowDecoder:
+    """Decodes as many images as it is allowed to."""
+
+    def __init__(self) -> None:
+        self.allowed = threading.Semaphore(0)
+        self.keys: list[str] = []
+        self.waiting = threading.Semaphore(0)  # released by each image that has come
+
+    def decode(self, source: Source) -> DecodedSource:
+        self.keys.append(source.key)
+        self.waiting.release()
+        assert self.allowed.acquire(timeout=PATIENCE)
+        return DecodedSource(source.key, np.zeros((3, 2, 2), np.uint8))
+
+    def wait(self, images: int) -> None:
+        for _ in range(images):
+            assert self.waiting.acquire(timeout=PATIENCE)
+
+
+class Decoding:
+    """Threads, a decoder and a room."""
+
+    def __init__(self, threads: int, ahead: int) -> None:
+        self.room = WaitingRoom(EngineSettings(), lambda: 0.0)
+        self.decoder: Any = SlowDecoder()
+        self.done: list[Ticket] = []
+        self.threads = DecodingThreads(self.decoder, threads, ahead, self._finished)
+        self._one_done = threading.Semaphore(0)
+
+    def _finished(self, ticket: Ticket, sources: list[DecodedSource]) -> None:
+        assert [source.key for source in sources] == [image.key for image in ticket.images]
+        self.done.append(ticket)
+        self._one_done.release()
+
+    def add(self, stream: ServedStream, *keys: str) -> Ticket:
+        ticket = Ticket(stream, [SentImage(key, b"x") for key in keys], None, self.room)
+        self.room.admit(ticket)
+        self.threads.start(ticket)
+        return ticket
+
+    def wait_for_tickets(self, count: int) -> None:
+        for _ in range(count):
+            assert self._one_done.acquire(timeout=PATIENCE)
+
+
+@contextmanager
+def decoding(threads: int = 1, ahead: int = 100) -> Iterator[Decoding]:
+    made = Decoding(threads, ahead)
+    try:
+        yield made
+    finally:
+        made.decoder.allowed.release(1000)
+        made.threads.close()
+
+
+def test_streams_take_turns() -> None:
+    loud, quiet = ServedStream("loud"), ServedStream("quiet")
+    with decoding() as one:
+        one.add(loud, "0")
+        one.decoder.wait(1)  # the only thread is busy with it
+        for key in "123":
+            one.add(loud, key)
+        one.add(quiet, "a", "b")
+        one.add(quiet, "c")
+        one.decoder.allowed.release(100)
+        one.wait_for_tickets(6)
+        assert one.decoder.keys == ["0", "1", "a", "b", "2", "c", "3"]
+
+
+def test_no_more_is_decoded_than_is_soon_needed() -> None:
+    stream = ServedStream("a")
+    with decoding(threads=2, ahead=3) as one:
+        one.decoder.allowed.release(100)
+        tickets = [one.add(stream, f"{number}a", f"{number}b") for number in range(5)]
+        one.wait_for_tickets(2)
+        assert not one._one_done.acquire(timeout=0.3)  # four images wait: more than three
+        assert len(one.decoder.keys) == 4
+        assert tickets[0].cancel()
+        one.wait_for_tickets(1)
+        assert one.done == tickets[:3]
+
+
+def test_batches_that_are_taken_make_room() -> None:
+    stream = ServedStream("a")
+    stream.resident = object()  # type: ignore[assignment]
+    with decoding(threads=1, ahead=1) as one:
+        one.decoder.allowed.release(100)
+        tickets = [one.add(stream, str(number)) for number in range(3)]
+        for ticket in tickets:
+            one.wait_for_tickets(1)
+            one.room.decoded(ticket, [DecodedSource("", np.zeros((3, 2, 2), np.uint8))])
+            batch = one.room.take()
+            assert batch == [ticket]
+            one.threads.answering()
+            one.room.finish(batch)
+
+
+def test_tickets_that_nobody_wants_are_not_decoded() -> None:
+    stream = ServedStream("a")
+    with decoding() as one:
+        one.add(stream, "0")
+        one.decoder.wait(1)
+        unwanted, wanted = one.add(stream, "1"), one.add(stream, "2")
+        assert unwanted.cancel()
+        one.decoder.allowed.release(100)
+        one.wait_for_tickets(2)
+        assert one.decoder.keys == ["0", "2"]
+        assert one.done[-1] is wanted
+
+
+def test_closing_decodes_what_is_left() -> None:
+    closing: Callable[[], None]
+    with decoding(threads=3) as one:
+        tickets = [one.add(ServedStream(str(number)), "x", "y") for number in range(6)]
+        one.decoder.allowed.release(100)
+        closing = one.threads.close
+        closing()
+        assert sorted(map(id, one.done)) == sorted(map(id, tickets))
