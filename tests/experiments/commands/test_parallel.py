@@ -84,7 +84,7 @@ POISON += ("--images", 8, "--attacker-images", 4, "--share", 0.5)
 @pytest.mark.parametrize(
     "words",
     [
-        ("harm", "--images", 6, "--seeds", 2, "--batch", 10),
+        ("harm", "--method", "tda", "--method", "ensemble", "--images", 6, "--seeds", 2, "--batch", 10),
         POISON,
     ],
     ids=["harm", "poison"],
