@@ -1,9 +1,5 @@
-"""Commands such as ``ramen classify`` in processes that start quickly: forked from one that has imported all.
+"""Commands such as ``ramen classify`` in processes that start quickly."""
 
-That process has one thread and no open files of ours, unlike the one that runs the tests.
-"""
-
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,17 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import open_clip  # noqa: F401  # for all that are forked
-
 from ramen.cli import app
 from ramen.methods._base import Method
-from ramen.serve import classify_run, serve_run  # noqa: F401
 from ramen.serve.outputs.label_file import LabelFile
 from ramen.serve.store.segments import LocalSegments
+from tests.helpers.forked_processes import CONTEXT
 
 PATIENCE = 120  # seconds until a process that should have done something is given up
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__])
 
 
 class ClassifyProcess:
@@ -54,7 +46,7 @@ class ClassifyProcess:
         changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
         changes += [(_die_at, (dies_at,))] if dies_at is not None else []
         given = ([command, *map(str, arguments)], folder, self._streams, changes)
-        self._process = _CONTEXT.Process(target=_run, args=given)
+        self._process = CONTEXT.Process(target=_run, args=given)
         self._process.start()
 
     def __enter__(self) -> "ClassifyProcess":

@@ -17,8 +17,8 @@ from ramen.serve.outputs.output import Output, open_output
 from ramen.serve.outputs.record import Identity
 from ramen.serve.result import Result
 from ramen.serve.sorting import ClassFolders
-from ramen.serve.stopping import StopRequest, stop_on_signals
 from ramen.serve.watching import follow
+from ramen.utils.stopping import StopRequest, stop_on_signals
 
 
 class Answering(Protocol):

@@ -8,6 +8,7 @@ from typing import NoReturn
 import typer
 
 from ramen.utils.file_locks import LockedError
+from ramen.utils.stopping import StoppedError
 
 
 @contextmanager
@@ -15,7 +16,8 @@ def exit_on_error(*failures: type[Exception]) -> Iterator[None]:
     """Turn errors into messages and exit codes.
 
     2 for a mistake in what the user wrote, with the usage of the command; 1 for what the system refuses (a
-    full disk, no permission, no memory, a lock that another process holds); 130 for Ctrl-C.
+    full disk, no permission, no memory, a lock that another process holds); 130 for Ctrl-C, 143 for SIGTERM
+    if the work treats that as a request to stop.
 
     Args:
         failures: Other errors whose message is enough, with exit code 1.
@@ -23,8 +25,8 @@ def exit_on_error(*failures: type[Exception]) -> Iterator[None]:
     others: tuple[type[Exception], ...] = (LockedError, MemoryError, *failures)
     try:
         yield
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(stop.exit_code if isinstance(stop, StoppedError) else 130) from None
     except (ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from None
     except OSError as error:

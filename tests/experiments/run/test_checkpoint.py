@@ -318,7 +318,7 @@ def test_who_comes_second_reads_what_the_first_finished(tmp_path, whole, monkeyp
     one = experiment()
     result = whole(one)
     found = iter([None, result])
-    monkeypatch.setattr(execute._Runner, "_finished", lambda *_: next(found))
+    monkeypatch.setattr(execute, "finished_result", lambda *_: next(found))
     monkeypatch.setattr(MethodRun, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_experiments([one], tmp_path) == [result]
 

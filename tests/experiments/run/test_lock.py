@@ -58,6 +58,20 @@ def test_a_lock_of_another_host_is_believed(tmp_path):
     assert not held.exists()
 
 
+def test_a_lock_that_a_dead_host_left_is_taken_over_by_its_owner_alone(tmp_path):
+    path, held = tmp_path / "one.json", tmp_path / ".one.lock"
+    held.write_text(json.dumps({"pid": 7, "host": "far-away", "owner": "command 1"}))
+    for other in (None, "command 2"):
+        with pytest.raises(RunningError, match="process 7 on far-away"), lock(path, other):
+            pass
+    with lock(path, "command 1"):
+        holder = json.loads(held.read_text())
+        assert holder == {"pid": os.getpid(), "host": socket.gethostname(), "owner": "command 1"}
+        with pytest.raises(RunningError, match=f"process {os.getpid()}"), lock(path, "command 1"):
+            pass  # it is not dead
+    assert not held.exists()
+
+
 def test_a_lock_is_given_back_after_an_error(tmp_path):
     with pytest.raises(KeyError), lock(tmp_path / "one.json"):
         raise KeyError

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.experiments.commands.parallel import exit_if_failed, failed, run_all
 from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
-    from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.tables.table import Table
 
 KINDS = ("accuracy", "averages", "time", "memory", "changes")
@@ -31,6 +31,7 @@ def compare(
         typer.Option(help="A method to run; repeatable. Default: all of the paper's."),
     ] = None,
     request: options.ExperimentOptions,
+    parallel: options.ParallelOptions,
     store: options.Store = Path("results"),
     table: Annotated[
         list[str] | None,
@@ -52,9 +53,11 @@ def compare(
         found = collect(results) if results else None
         own: list[dict[str, Any]] = []
         if run:
-            experiments = request.plan(method or _paper_methods())
-            own = _run(experiments, store)
-        made = make_tables([*(found.results if found else []), *own], kinds)
+            experiments = parallel.check(request).plan(method or _paper_methods())
+            own = run_all(experiments, store, parallel)
+        elif parallel.asked:
+            raise ValueError("--jobs and --ray need --run: without it, results are only read")
+        made = _tables_of([*(found.results if found else []), *own], kinds)
     for warning in found.warnings if found else []:
         typer.echo(f"warning: {warning}", err=True)
     skipped = _skipped(own)
@@ -64,10 +67,12 @@ def compare(
         content = [
             {"table": kind, "title": one.title, "notes": one.notes, "rows": one.records} for kind, one in made
         ]
-        typer.echo(json.dumps({"tables": content, "not_run": skipped}, indent=2))
-        return
-    with exit_on_error():
-        write([one for _, one in made], chosen, out)
+        shown = {"tables": content, "not_run": skipped, "failed": failed(own)}
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        with exit_on_error():
+            write([one for _, one in made], chosen, out)
+    exit_if_failed(own)
 
 
 def _paper_methods() -> list[str]:
@@ -76,12 +81,11 @@ def _paper_methods() -> list[str]:
     return list(TITLES)
 
 
-def _run(experiments: list["Experiment"], store: Path) -> list[dict[str, Any]]:
-    from rich.console import Console
-
-    from ramen.experiments.run.execute import run_experiments
-
-    return run_experiments(experiments, store, console=Console(stderr=True), on_missing="skip")
+def _tables_of(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[str, "Table"]]:
+    """As ``make_tables``; none if all that ran has failed."""
+    if failed(results) and not any(one["kind"] == "run" for one in results):
+        return []
+    return make_tables(results, kinds)
 
 
 def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[str, "Table"]]:

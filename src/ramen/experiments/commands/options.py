@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +62,25 @@ Format = Annotated[
 Out = Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print results as JSON on standard output, all else on standard error.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Run this many at once, each in a process with a GPU or its share of the cores; 0 for one per "
+        "GPU, or core. Default: one after the other.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run on a Ray cluster: its address, `auto` for the one of this machine, `local` to start one.",
+    ),
+]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(min=0, help="With --ray: the GPUs of each run, such as 0.5. Default: 1 on cuda."),
 ]
 
 
@@ -123,33 +142,78 @@ class ExperimentOptions:
         )
 
 
+@dataclass(frozen=True)
+class ParallelOptions:
+    """The options that say how many runs there are at once, and where."""
+
+    jobs: Jobs = None
+    ray: Ray = None
+    gpus_per_run: GpusPerRun = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether runs are to go through a queue, not one after the other in this process."""
+        return self.jobs is not None or self.ray is not None
+
+    def check(self, request: ExperimentOptions) -> ExperimentOptions:
+        """Refuse what cannot be; the request on a GPU, if the runs are to have one."""
+        if self.jobs is not None and self.ray is not None:
+            raise ValueError("--jobs and --ray exclude each other: give one of them")
+        if self.ray is None:
+            if self.gpus_per_run is not None:
+                raise ValueError(f"--gpus-per-run needs --ray, got {self.gpus_per_run:g} without it")
+            return request
+        device = request.device or ("cuda" if self.gpus_per_run else None)
+        if device is not None and device.startswith("cuda:"):
+            raise ValueError(
+                f"--device must be cuda or cpu with --ray, which chooses the GPU, got {device!r}"
+            )
+        if self.gpus_per_run and not str(device).startswith("cuda"):
+            raise ValueError(f"--gpus-per-run must be 0 on --device {device}, got {self.gpus_per_run:g}")
+        return replace(request, device=device)
+
+
 def with_experiment_options(*own: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of ``ExperimentOptions`` in place of its parameter ``request``.
+    """Give a command the options of a class in place of one parameter.
+
+    ``request`` stands for those of ``ExperimentOptions``, ``parallel`` for those of ``ParallelOptions``.
 
     Args:
         own: Options that the command declares itself.
     """
-    shared = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-        for f in fields(ExperimentOptions)
-        if f.name not in own
-    ]
+    classes = {"request": ExperimentOptions, "parallel": ParallelOptions}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        asked = inspect.signature(command).parameters
+        shared = {
+            name: [_as_parameter(one) for one in fields(kind) if one.name not in own]
+            for name, kind in classes.items()
+            if name in asked
+        }
+
         @functools.wraps(command)
         def with_options(**given: Any) -> None:
-            request = ExperimentOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
-            command(request=request, **given)
+            filled = {
+                name: classes[name](**{one.name: given.pop(one.name) for one in options})
+                for name, options in shared.items()
+            }
+            command(**filled, **given)
 
         parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command).parameters.values():
+        for parameter in asked.values():
             alone = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-            parameters += shared if parameter.name == "request" else alone
+            parameters += shared.get(parameter.name, alone)
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
         with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return with_options
 
     return decorate
+
+
+def _as_parameter(one: Field[Any]) -> inspect.Parameter:
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type
+    )
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ramen.experiments.studies.study_result import ReportProgress
 
 NAMES = ("similarity", "no-cache", "cost", "harm", "poison")
+_DIVIDED = ("harm", "poison")  # they have many runs; another is one computation, or measures time
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
@@ -43,6 +44,7 @@ def study(
     *,
     name: Annotated[str, typer.Argument(help="similarity, no-cache, cost, harm or poison.")],
     request: options.ExperimentOptions,
+    parallel: options.ParallelOptions,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
     pairs: Annotated[
         int | None, typer.Option(min=10, help="similarity: draw this many pairs. Default: use all pairs.")
@@ -103,12 +105,19 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
     given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
-    with exit_on_error():
+    with exit_on_error(*_failures(parallel)):
         own = own_options(name, given)
         if name == "harm":
             _check_harm(request, method)
+        if parallel.asked and name not in _DIVIDED:
+            raise ValueError(
+                f"--jobs and --ray belong to the studies {' and '.join(_DIVIDED)}, not to {name}"
+            )
+        request = parallel.check(request)
         planned = replace(request, seed=[seed]).plan(_methods(name, method))
-        result = run_study(name, planned, own, Console(stderr=True))
+        console = Console(stderr=True)
+        divide = _divided(name, planned, own, out, parallel, console)
+        result = run_study(name, planned, own, console, divide)
         path = result_path(out, result)
         write_result(path, result)
     if json_output:
@@ -135,23 +144,57 @@ def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _failures(parallel: options.ParallelOptions) -> list[type[Exception]]:
+    """Errors that only a study in parts can raise."""
+    if not parallel.asked:
+        return []
+    from ramen.experiments.commands.study_parts import FailedPartsError
+
+    return [FailedPartsError]
+
+
+def _divided(
+    name: str,
+    planned: "list[Experiment]",
+    own: Mapping[str, Any],
+    out: Path,
+    parallel: options.ParallelOptions,
+    console: "Console",
+) -> Any:
+    if not parallel.asked:
+        return None
+    from ramen.experiments.commands.study_parts import divided
+
+    return divided(name, planned, own, out / "studies", parallel, console)
+
+
 def run_study(
-    name: str, planned: "list[Experiment]", own: Mapping[str, Any], console: "Console"
+    name: str, planned: "list[Experiment]", own: Mapping[str, Any], console: "Console", divide: Any = None
 ) -> dict[str, Any]:
-    """The study's result with its provenance; ``planned`` has the methods with their parameters."""
+    """The study's result with its provenance.
+
+    Args:
+        name: The study's.
+        planned: The methods with their parameters.
+        own: The study's own options.
+        console: Where to show progress.
+        divide: Runs the parts of harm and poison, as their functions take it.
+    """
     from ramen.experiments.commands import study_runs
     from ramen.experiments.run import provenance
     from ramen.experiments.run.resources import Resources
+    from ramen.experiments.studies.study_result import no_progress
 
     first, resources, started = planned[0], Resources(), provenance.now()
     stream = resources.stream(first)
     classifier = resources.classifier(first, stream.dataset.classes)
-    with _progress_bars(console) as progress:
+    bars = _progress_bars(console) if divide is None else nullcontext(no_progress)  # it shows a table
+    with bars as progress:
         if name == "harm":
             clean = study_runs.clean_images(resources, stream.dataset, first, own)
-            result = study_runs.run_harm(classifier, stream, planned, own, clean, progress)
+            result = study_runs.run_harm(classifier, stream, planned, own, clean, progress, divide)
         elif name == "poison":
-            result = study_runs.run_poison(classifier, resources, planned, own, progress)
+            result = study_runs.run_poison(classifier, resources, planned, own, progress, divide)
         else:
             result = study_runs.run_one(name, classifier, stream, planned, own, progress)
     identity = first.identity()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.experiments.commands import options
+from ramen.experiments.commands.parallel import exit_if_failed, failed, run_all
 from ramen.utils.exit_codes import exit_on_error
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def sweep(
     ],
     method: Annotated[str, typer.Option(help="The method whose parameter is varied.")] = "ramen",
     request: options.ExperimentOptions,
+    parallel: options.ParallelOptions,
     store: options.Store = Path("results"),
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the curves. Default: `figures` in the store.")
@@ -49,15 +51,16 @@ def sweep(
         chosen = choose_format(form, out)
         for text in vary:
             parse_variation(text, request.draft([method])[0])  # refuses a mistake before anything is loaded
-        asked = request.plan(list(dict.fromkeys([method, *_REFERENCES])))
+        asked = parallel.check(request).plan(list(dict.fromkeys([method, *_REFERENCES])))
         bases = [one for one in asked if one.method == method]
         references = [one for one in asked if one.method != method]
         variations = [parse_variation(text, bases[0]) for text in vary]
         points = [experiments(variation, bases) for variation in variations]
-        results = _results([one for part in [*points, references] for one in part], store)
+        results = _results([one for part in [*points, references] for one in part], store, parallel)
         made = [
             _sweep(variation, part, references, results)
             for variation, part in zip(variations, points, strict=True)
+            if any(results[one.key()]["kind"] != "failed" for one in part)
         ]
         with_cost = chosen != "csv" or json_output  # one header for all rows
         tables = [table for sweep, found in made for table in _tables(sweep, found, with_cost)]
@@ -69,20 +72,20 @@ def sweep(
         console.print(f"Figure: {path}", highlight=False, soft_wrap=True)
     if json_output:
         rows = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
-        typer.echo(json.dumps({"tables": rows, "figures": [str(path) for path in drawn]}, indent=2))
-        return
-    with exit_on_error():
-        write(tables, chosen, out)
+        content = {"tables": rows, "figures": [str(path) for path in drawn]}
+        typer.echo(json.dumps({**content, "failed": failed(list(results.values()))}, indent=2))
+    else:
+        with exit_on_error():
+            write(tables, chosen, out)
+    exit_if_failed(list(results.values()))
 
 
-def _results(planned: list["Experiment"], store: Path) -> dict[str, dict[str, Any]]:
+def _results(
+    planned: list["Experiment"], store: Path, parallel: options.ParallelOptions
+) -> dict[str, dict[str, Any]]:
     """Results by the experiment's key; an experiment that several points share runs once."""
-    from rich.console import Console
-
-    from ramen.experiments.run.execute import run_experiments
-
     unique = list({one.key(): one for one in planned}.values())
-    found = run_experiments(unique, store, console=Console(stderr=True), on_missing="skip")
+    found = run_all(unique, store, parallel)
     return {one.key(): result for one, result in zip(unique, found, strict=True)}
 
 

@@ -1,8 +1,11 @@
 """Run experiments: finished ones are read, interrupted ones resume."""
 
 from collections.abc import Callable, Sequence
+<<<<<<< HEAD
 from contextlib import ExitStack
 from functools import partial
+=======
+>>>>>>> jobs
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,15 +14,18 @@ from rich.console import Console
 from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint
+from ramen.experiments.run.finished import finished_result
 from ramen.experiments.run.lock import lock
 from ramen.experiments.run.method_run import MethodRun
-from ramen.experiments.run.progress import Bars
+from ramen.experiments.run.progress import Bars, RunProgress
 from ramen.experiments.run.resources import Resources
-from ramen.experiments.run.results import DamagedResultError, read_result, write_result
+from ramen.experiments.run.results import write_result
 from ramen.models.classifier import MissingPartError
 from ramen.utils.peers import Group, Peers
 
 _Value = TypeVar("_Value")
+
+Missing = Literal["raise", "skip"]  # what to do about a method that needs what the model does not have
 
 
 def run_experiments(
@@ -28,8 +34,12 @@ def run_experiments(
     *,
     console: Console | None = None,
     checkpoint_seconds: float = 120.0,
+<<<<<<< HEAD
     on_missing: Literal["raise", "skip"] = "raise",
     group: Group = None,
+=======
+    on_missing: Missing = "raise",
+>>>>>>> jobs
 ) -> list[dict[str, Any]]:
     """The results of the experiments, in their order; each is written to ``out`` as soon as it is finished.
 
@@ -45,16 +55,26 @@ def run_experiments(
     """
     peers = None if group is None else Peers(group)
     console = console or Console(stderr=True)
+<<<<<<< HEAD
     if peers is not None and peers.rank:
         console = Console(quiet=True)
     with Bars(console) as bars:
         runner = _Runner(Path(out), console, bars, checkpoint_seconds, peers)
+=======
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    with Bars(console) as bars:
+        runner = ExperimentRunner(Path(out), say, bars, checkpoint_seconds)
+>>>>>>> jobs
         return [runner.result_or_reason(experiment, on_missing) for experiment in experiments]
 
 
-class _Runner:
-    """Runs experiments one after the other with what they share."""
+class ExperimentRunner:
+    """Runs experiments one after the other with what they share.
 
+<<<<<<< HEAD
     def __init__(
         self, out: Path, console: Console, bars: Bars, checkpoint_seconds: float, peers: Peers | None
     ) -> None:
@@ -63,20 +83,46 @@ class _Runner:
         self._checkpoint_seconds = checkpoint_seconds
         self._resources = Resources()
         self._printed: set[str] = set()  # settings that several runs share are printed once
+=======
+    Args:
+        out: Folder of results.
+        say: Called with what the user must know.
+        progress: Shows how far a run is.
+        checkpoint_seconds: How often a run is saved, in addition to each reset of its method.
+        resources: What is already loaded.
+        owner: As ``lock`` takes it.
+    """
+>>>>>>> jobs
 
-    def result_or_reason(self, experiment: Experiment, on_missing: str) -> dict[str, Any]:
+    def __init__(
+        self,
+        out: Path,
+        say: Callable[[str], object],
+        progress: RunProgress,
+        checkpoint_seconds: float,
+        *,
+        resources: Resources | None = None,
+        owner: str | None = None,
+    ) -> None:
+        self._out, self._say, self._progress = out, say, progress
+        self._checkpoint_seconds, self._owner = checkpoint_seconds, owner
+        self._resources = resources or Resources()
+        self._said: set[str] = set()  # settings that several runs share are shown once
+
+    def result_or_reason(self, experiment: Experiment, on_missing: Missing) -> dict[str, Any]:
         """The result, or why the experiment is skipped."""
         try:
             return self.result(experiment)
         except MissingPartError as error:
             if on_missing == "raise":
                 raise
-            self._print(f"{experiment.method} is skipped: {error}")
+            self._say(f"{experiment.method} is skipped: {error}")
             return {"kind": "skipped", "experiment": experiment.identity(), "reason": str(error)}
 
     def result(self, experiment: Experiment) -> dict[str, Any]:
         """The result, from its file or from a run."""
         path = experiment.path(self._out)
+<<<<<<< HEAD
         finished: Callable[[], dict[str, Any] | None] = partial(self._finished, experiment, path)
         found = self._of_first(finished)
         if found is not None:
@@ -90,6 +136,17 @@ class _Runner:
             checkpoint = Checkpoint(
                 path, run.identity(), self._checkpoint_seconds, self._print, writes=self._writes
             )
+=======
+        if (found := finished_result(experiment, path, self._resources)) is not None:
+            return found
+        with lock(path, self._owner):
+            if (
+                found := finished_result(experiment, path, self._resources)
+            ) is not None:  # by another process, a moment ago
+                return found
+            run = self._start(experiment)
+            checkpoint = Checkpoint(path, run.identity(), self._checkpoint_seconds, self._say)
+>>>>>>> jobs
             run = self._resumed(run, checkpoint)
             self._go(run, checkpoint)
             result = run.result()
@@ -113,13 +170,13 @@ class _Runner:
         stream = self._resources.stream(experiment)
         classifier = self._resources.classifier(experiment, stream.dataset.classes)
         if stream.waiting:
-            with self._bars.count("drawing", stream.waiting) as advance:
+            with self._progress.count("drawing", stream.waiting) as advance:
                 stream.prepare(advance)
         run = MethodRun(experiment, classifier, stream, self._group)
         for line in _settings_lines(run):
-            if line not in self._printed:
-                self._printed.add(line)
-                self._print(line)
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
         return run
 
     def _resumed(self, run: MethodRun, checkpoint: Checkpoint) -> MethodRun:
@@ -133,63 +190,28 @@ class _Runner:
             run.restore(*saved)
         except (ValueError, KeyError, TypeError, StopIteration) as error:
             checkpoint.set_aside(str(error))
+<<<<<<< HEAD
             # the other may be half restored
             return MethodRun(run.experiment, run.classifier, run.stream, self._group)
         self._print(
             f"{run.experiment.method}, seed {run.experiment.seed}: resuming after {run.done:,} images."
         )
+=======
+            return MethodRun(run.experiment, run.classifier, run.stream)  # the other may be half restored
+        self._say(f"{run.experiment.method}, seed {run.experiment.seed}: resuming after {run.done:,} images.")
+>>>>>>> jobs
         return run
 
     def _go(self, run: MethodRun, checkpoint: Checkpoint) -> None:
         try:
-            with self._bars.show(run) as update:
+            with self._progress.show(run) as update:
                 run.go(checkpoint, update)
         except KeyboardInterrupt:
             if run.done:
-                self._print(
+                self._say(
                     f"Stopped after {run.done:,} of {len(run.stream):,} images. The same command resumes."
                 )
             raise
-
-    def _finished(self, experiment: Experiment, path: Path) -> dict[str, Any] | None:
-        """The result in the file, if it is of this experiment; None if there is no file."""
-        try:
-            result = read_result(path)
-        except FileNotFoundError:
-            return None
-        try:
-            recorded = result["provenance"]["method"]["parameters"]
-            same = {**result["experiment"], "parameters": recorded} == {
-                **experiment.identity(),
-                "parameters": experiment.all_parameters(),
-            }
-            data = {"root": None, **result["provenance"]["dataset"]}
-        except (KeyError, TypeError) as error:
-            raise DamagedResultError(
-                f"{path} is not the result of a run: it has no {error}; remove it"
-            ) from None
-        if not same:
-            raise ValueError(
-                f"{path} is the result of another experiment; remove it, or choose another folder"
-            )
-        self._check_data(experiment, path, data)
-        return result
-
-    def _check_data(self, experiment: Experiment, path: Path, recorded: dict[str, Any]) -> None:
-        """Data in another folder may be the same or not: a result of other data must not be returned."""
-        root = None if experiment.root is None else str(Path(experiment.root).expanduser().resolve())
-        if recorded["root"] == root:
-            return
-        found = provenance.dataset_block(self._resources.stream(experiment).dataset, None)
-        differing = [key for key in found if key != "root" and found[key] != recorded.get(key)]
-        if differing:
-            raise ValueError(
-                f"{path} is the result of other data, in {recorded['root']}: {root} differs in "
-                f"{', '.join(differing)}; choose another folder for results"
-            )
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def _settings_lines(run: MethodRun) -> list[str]:

@@ -2,12 +2,29 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.run.method_run import MethodRun
+
+
+class RunProgress(Protocol):
+    """What shows how far runs are."""
+
+    def show(self, run: MethodRun) -> AbstractContextManager[Callable[[MethodRun], None]]:
+        """Show a run during the block; the function that it yields is called after each batch."""
+
+    def count(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Show work that counts up to ``total``; the function that it yields adds to the count."""
+
+
+def run_name(experiment: Experiment) -> str:
+    """What a run is called while it runs."""
+    return f"{experiment.label or experiment.method} seed {experiment.seed}"
 
 
 class Bars:
@@ -41,7 +58,7 @@ class Bars:
     def show(self, run: MethodRun, name: str | None = None) -> Iterator[Callable[[MethodRun], None]]:
         """A bar for ``run``, with its rate and accuracies; the function that it yields updates the bar."""
         first, start = run.done, time.perf_counter()
-        name = name or f"{run.experiment.label or run.experiment.method} seed {run.experiment.seed}"
+        name = name or run_name(run.experiment)
 
         def update(run: MethodRun) -> None:
             rate = (run.done - first) / (time.perf_counter() - start)

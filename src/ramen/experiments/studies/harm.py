@@ -3,7 +3,7 @@
 All methods and zero-shot answer the same images. Harm is an accuracy below that of zero-shot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 
 NAME = "harm"
+# From the title of a column and a seed, for each part, to the rows of each part
+DivideHarm = Callable[[Sequence[tuple[str, int]]], Sequence[Mapping[str, GainRow]]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def harm_study(
     images: int = 1000,
     batch: int = 100,
     progress: ReportProgress = no_progress,
+    divide: DivideHarm | None = None,
 ) -> dict[str, Any]:
     """Accuracy minus that of zero-shot, for streams in which adaptation may help or harm.
 
@@ -65,6 +68,8 @@ def harm_study(
         images: Per stream, if there are as many; the mixed stream has twice as many.
         batch: Images per batch.
         progress: Called with the step's name, how much of it is done, and how much there is.
+        divide: Runs parts of the study elsewhere: it gets the title of a column and a seed for each, and
+            returns what ``gain_rows`` returns for each.
     """
     checks.integer("images", images, 1)
     checks.integer("batch", batch, 1)
@@ -90,20 +95,13 @@ def harm_study(
             "parameters": plain(given[column.title]),
             "runs_with": plain({name: value for name, value in values.items() if name != "seed"}),
         }
-    streams = [stream for seed in seeds for stream in parts.streams(images, seed)]
-    total, done = sum(map(len, streams)) * len(columns), 0
-    rows: dict[str, GainRow] = {}
-    for stream in streams:
-        shown = ShownImages.of(classifier, stream, batch)
-        for column in columns:
-            progress("answering images", done, total)
-            seeded = {"seed": stream.real.seed, **given[column.title]}
-            # Never two at a time: how much memory is free decides what a method chooses.
-            right = shown.right_answers(create(column.method, classifier, **seeded), batch)
-            for title, count in ((stream.title, len(right)), *stream.beginnings):
-                rows.setdefault(title, GainRow()).add(column.title, right[:count], shown)
-            done += len(stream)
-    progress("answering images", done, total)
+    if divide is None:
+        rows = gain_rows(classifier, parts, columns, seeds, images=images, batch=batch, progress=progress)
+    else:
+        rows = {}
+        for part in divide([(title, seed) for seed in seeds for title in titles]):
+            for title, row in part.items():
+                rows.setdefault(title, GainRow()).extend(row)
     data = {
         "dataset": parts.pool.dataset.name,
         "classes": classifier.num_classes,
@@ -118,6 +116,34 @@ def harm_study(
     }
     title = f"Harm on {data['dataset']}: accuracy minus that of zero-shot, {len(seeds)} seeds"
     return study(NAME, title, [gain_table(data), worst_table(data)], data)
+
+
+def gain_rows(
+    classifier: ZeroShotClassifier,
+    parts: HarmImages,
+    columns: Sequence[StudiedMethod],
+    seeds: Sequence[int],
+    *,
+    images: int,
+    batch: int,
+    progress: ReportProgress = no_progress,
+) -> dict[str, GainRow]:
+    """The rows of the table, for some of its columns and seeds; arguments as those of ``harm_study``."""
+    streams = [stream for seed in seeds for stream in parts.streams(images, seed)]
+    total, done = sum(map(len, streams)) * len(columns), 0
+    rows: dict[str, GainRow] = {}
+    for stream in streams:
+        shown = ShownImages.of(classifier, stream, batch)
+        for column in columns:
+            progress("answering images", done, total)
+            seeded = {"seed": stream.real.seed, **_parameters(column, batch)}
+            # Never two at a time: how much memory is free decides what a method chooses.
+            right = shown.right_answers(create(column.method, classifier, **seeded), batch)
+            for title, count in ((stream.title, len(right)), *stream.beginnings):
+                rows.setdefault(title, GainRow()).add(column.title, right[:count], shown)
+            done += len(stream)
+    progress("answering images", done, total)
+    return rows
 
 
 def _parameters(column: StudiedMethod, batch: int) -> dict[str, Any]:

@@ -69,6 +69,13 @@ class GainRow:
         self.zero_shot[method].append(shown.zero_shot[: len(right)])
         self.images[method].append(numbers[: len(right)])
 
+    def extend(self, other: "GainRow") -> None:
+        """Add the runs of another part of the study, after those that are here."""
+        for name in ("right", "zero_shot", "images"):
+            own = getattr(self, name)
+            for method, runs in getattr(other, name).items():
+                own[method] += runs
+
     def summary(self) -> dict[str, Any]:
         """Accuracies of zero-shot and gains, per seed and in all, in plain values."""
         before = next(iter(self.zero_shot.values()))

@@ -6,9 +6,9 @@ images of others, and his images come at random places among theirs. What counts
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ NAME = "poison"
 SHARES = (0.1, 0.2, 0.5)
 IMAGES, ATTACKER_IMAGES = 500, 250
 SEEDS, BASELINE_SEEDS = 3, 1
+# From the label of a row and the number of a stream, for each part, to the accuracies of each part
+DividePoison = Callable[[Sequence[tuple[str, int]]], Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def poison_study(
     budget: Budget | None = None,
     batch: int = 100,
     progress: ReportProgress = no_progress,
+    divide: DividePoison | None = None,
 ) -> dict[str, Any]:
     """Accuracy on the images of others, without an attacker and with each attack at each share.
 
@@ -119,6 +122,8 @@ def poison_study(
         budget: What the attacker may do to an image.
         batch: Images per batch, of all users together.
         progress: Called with the step's name, how much of it is done, and how much there is.
+        divide: Runs parts of the study elsewhere: it gets the label of a row and the number of a stream for
+            each, and returns what ``poisoned_accuracies`` returns for each.
     """
     for name in attacks:
         checks.choice("attacks", name, ATTACKS)
@@ -133,34 +138,29 @@ def poison_study(
         rows = method_rows(classifier.num_classes, names)
     budget = budget or Budget()
     scenes = [
-        _Scene.of(classifier, stream, None if attackers is None else attackers[n], images, attacker_images)
+        PoisonedScene.of(
+            classifier, stream, None if attackers is None else attackers[n], images, attacker_images
+        )
         for n, stream in enumerate(streams)
     ]
-    done, runs = 0, 1 + len(attacks) * len(shares)
-    total = sum(min(row.seeds, len(scenes)) for row in rows) * runs
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        used = scenes[: row.seeds]
-        entry: dict[str, Any] = {"method": row.method, "parameters": plain(row.parameters)}
-        try:
-            create(row.method, classifier, **row.parameters)
-        except MissingPartError as error:
-            found[row.label] = {**entry, "reason": str(error)}
-            done += len(used) * runs
-            continue
-        entry["zero_shot"] = [scene.accuracy(scene.zero_shot) for scene in used]
-        entry["clean"] = []
-        entry["poisoned"] = {name: {f"{share:g}": [] for share in shares} for name in attacks}
-        for scene in used:
-            entry["clean"].append(scene.accuracy(scene.answers(row, scene.own, 0.0, batch)))
-            done += 1
-            for attack, share in itertools.product(attacks, shares):
-                progress(f"poisoning {row.label}", done, total)
-                answers = scene.answers(row, scene.poison(attack, budget), share, batch)
-                entry["poisoned"][attack][f"{share:g}"].append(scene.accuracy(answers))
-                done += 1
-        found[row.label] = entry
-    progress("poisoning", total, total)
+    found = {row.label: _entry(row, classifier) for row in rows}
+    left = [row for row in rows if "reason" not in found[row.label]]
+    parts = [(row.label, n) for row in left for n in range(min(row.seeds, len(scenes)))]
+    outcomes: list[Mapping[str, Any]] = []
+    if divide is None:
+        attack_plan = AttackPlan(attacks, shares, budget, batch)
+        by_label = {row.label: row for row in left}
+        done = 0
+        for label, n in parts:
+            report = partial(_report, progress, f"poisoning {label}", done, len(parts) * attack_plan.runs)
+            outcomes.append(poisoned_accuracies(scenes[n], by_label[label], attack_plan, report))
+            done += attack_plan.runs
+        progress("poisoning", done, done)
+    else:
+        outcomes = list(divide(parts))
+    for row in left:
+        own = [outcome for (label, _), outcome in zip(parts, outcomes, strict=True) if label == row.label]
+        found[row.label] |= _by_seed(own)
     data = {
         "images": len(scenes[0].benign),
         "attacker_images": min(len(scene.own) for scene in scenes),
@@ -179,8 +179,66 @@ def poison_study(
     return study(NAME, title + streams[0].dataset.name, [summary_table(data), loss_table(data)], data)
 
 
+def _entry(row: PoisonedMethod, classifier: ZeroShotClassifier) -> dict[str, Any]:
+    """What the result says about a row, with the reason if it cannot run on this classifier."""
+    entry: dict[str, Any] = {"method": row.method, "parameters": plain(row.parameters)}
+    try:
+        create(row.method, classifier, **row.parameters)
+    except MissingPartError as error:
+        entry["reason"] = str(error)
+    return entry
+
+
+def _by_seed(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``poisoned_accuracies`` returned for each seed, with a list of all seeds in place of a number."""
+    attacks = outcomes[0]["poisoned"]
+    return {
+        "zero_shot": [one["zero_shot"] for one in outcomes],
+        "clean": [one["clean"] for one in outcomes],
+        "poisoned": {
+            name: {share: [one["poisoned"][name][share] for one in outcomes] for share in shares}
+            for name, shares in attacks.items()
+        },
+    }
+
+
+def _report(progress: ReportProgress, step: str, before: int, total: int, done: int) -> None:
+    progress(step, before + done, total)
+
+
 @dataclass(frozen=True)
-class _Scene:
+class AttackPlan:
+    """What the attacker tries: each attack with each share of the stream."""
+
+    attacks: Sequence[str]
+    shares: Sequence[float]
+    budget: Budget
+    batch: int
+
+    @property
+    def runs(self) -> int:
+        """How often a method runs, with the run without attacker."""
+        return 1 + len(self.attacks) * len(self.shares)
+
+
+def poisoned_accuracies(
+    scene: "PoisonedScene",
+    row: PoisonedMethod,
+    attack_plan: AttackPlan,
+    report: Callable[[int], object] = lambda done: None,
+) -> dict[str, Any]:
+    """The accuracies of one row with one seed: zero-shot, without attacker, with each attack and share."""
+    poisoned: dict[str, dict[str, float]] = {name: {} for name in attack_plan.attacks}
+    clean = scene.accuracy(scene.answers(row, scene.own, 0.0, attack_plan.batch))
+    for done, (attack, share) in enumerate(itertools.product(attack_plan.attacks, attack_plan.shares), 1):
+        report(done)
+        answers = scene.answers(row, scene.poison(attack, attack_plan.budget), share, attack_plan.batch)
+        poisoned[attack][f"{share:g}"] = scene.accuracy(answers)
+    return {"zero_shot": scene.accuracy(scene.zero_shot), "clean": clean, "poisoned": poisoned}
+
+
+@dataclass(frozen=True)
+class PoisonedScene:
     """One seed: the images of the others, and those that the attacker has."""
 
     classifier: ZeroShotClassifier
@@ -191,7 +249,8 @@ class _Scene:
     @classmethod
     def of(
         cls, classifier: ZeroShotClassifier, stream: Stream, attacker: Stream | None, images: int, own: int
-    ) -> "_Scene":
+    ) -> "PoisonedScene":
+        """The scene of a stream; without an attacker's images, a part of the stream is held out for him."""
         if attacker is None:
             stream, attacker = hold_out(stream, own)
         benign = part_of(stream, np.arange(min(images, len(stream))))
@@ -223,6 +282,7 @@ class _Scene:
 
     @cached_property
     def zero_shot(self) -> Tensor:
+        """The labels that the classifier gives to the benign images without adaptation."""
         return torch.cat(list(self._zero_shot()))
 
     def _zero_shot(self) -> Iterator[Tensor]:

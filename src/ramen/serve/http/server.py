@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from ramen.serve.http.access import is_loopback
 from ramen.serve.http.service import Service
-from ramen.serve.stopping import stop_on_signals
+from ramen.utils.stopping import stop_on_signals
 
 _GRACE = 5  # seconds beyond the longest timeout of a request until requests are given up at the end
 _BACKLOG = 2048

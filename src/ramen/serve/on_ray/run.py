@@ -17,7 +17,7 @@ from ramen.serve.http.server import bind, url_of
 from ramen.serve.on_ray.app import NAME, application, check_state
 from ramen.serve.on_ray.scaling import Scaling
 from ramen.serve.serve_run import ServeRequest
-from ramen.serve.stopping import stop_on_signals
+from ramen.utils.stopping import stop_on_signals
 
 _FRONT_CPUS = 1  # for what Ray itself runs
 

@@ -8,6 +8,18 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 
+class StoppedError(KeyboardInterrupt):
+    """Work was stopped on request; commands end with its exit code.
+
+    Args:
+        exit_code: As of ``StopRequest``.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
 @dataclass
 class StopRequest:
     """Whether somebody asked to stop.

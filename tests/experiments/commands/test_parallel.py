@@ -1,0 +1,213 @@
+"""``--jobs`` and ``--ray`` of the commands: the same output, failures at the end, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from ramen.cli import app
+from ramen.experiments.commands.options import ExperimentOptions, ParallelOptions
+from ramen.experiments.commands.parallel import open_executor
+from ramen.experiments.commands.study_parts import FailedPartsError, divided
+from ramen.experiments.plan.experiment import plan
+from ramen.experiments.run.execute import run_experiments
+from ramen.experiments.run.queue import local_processes
+from ramen.experiments.run.results import read_result
+from tests.helpers.forked_processes import CONTEXT
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
+from tests.helpers.waiting import checkpoint_of, has_ended, process_of, wait_until
+
+FEW = ("--data-set", "pictures=6", "--domain", "fog", "--domain", "neon", "--device", "cpu")
+WIDE = {"COLUMNS": "140", "TERM": "dumb"}
+
+
+@pytest.fixture
+def quick_processes(monkeypatch):
+    monkeypatch.setattr(local_processes.multiprocessing, "get_context", lambda kind: CONTEXT)
+
+
+def command(*arguments, code=0):
+    result = CliRunner().invoke(app, list(map(str, arguments)), env=WIDE)
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+@pytest.mark.usefixtures("quick_processes")
+def test_compare_prints_the_same(tmp_path):
+    asked = ("compare", "--run", "--method", "ramen", "--method", "tent", "--seeds", 2, *FEW, "--json")
+    sequential = command(*asked, "--store", tmp_path / "a")
+    queued = command(*asked, "--store", tmp_path / "b", "--jobs", 2)
+    assert json.loads(queued.stdout)["failed"] == []
+    assert queued.stdout == sequential.stdout
+    assert queued.stderr.count("finished in") == 4
+    assert queued.stderr.count("model      tiny") == 1
+    again = command(*asked, "--store", tmp_path / "b", "--jobs", 2)
+    assert again.stdout == sequential.stdout
+    assert "finished in" not in again.stderr  # nothing was left to run
+
+
+@pytest.mark.usefixtures("quick_processes")
+def test_failed_runs_are_reported_after_the_others(tmp_path):
+    common = (*FEW, "--store", tmp_path, "--jobs", 2, "--set", "ramen.capacity=3")
+    wrong = ("--set", "ramen.topk=9")
+    shown = command(
+        "compare", "--run", "--method", "ramen", "--method", "tent", *common, *wrong, "--json", code=1
+    )
+    content = json.loads(shown.stdout)
+    assert {row["method"] for row in content["tables"][0]["rows"]} == {"tent"}
+    (failed,) = content["failed"]
+    assert failed["reason"] == "topk must be between 1 and capacity=3, got 9"
+    (log,) = tmp_path.rglob("*.log")
+    assert failed["log"] == str(log)
+    lines = shown.stderr.splitlines()
+    place = lines.index("failed: ramen seed 0: topk must be between 1 and capacity=3, got 9")
+    assert lines[place + 1] == f"  its log is {log}"
+    assert lines[-1] == "  | ValueError: topk must be between 1 and capacity=3, got 9"
+    alone = command("compare", "--run", "--method", "ramen", *common, *wrong, "--json", code=1)
+    assert json.loads(alone.stdout)["tables"] == []
+
+    swept = json.loads(command("sweep", "--vary", "topk=1,2,9", *common, "--json", code=1).stdout)
+    assert [row.get("value") for row in swept["tables"][0]["rows"]] == [1, 2, None, None]
+    assert [one["experiment"]["parameters"]["topk"] for one in swept["failed"]] == [9]
+
+
+POISON = ("poison", "--method", "tda", "--baseline-seeds", 2, "--attack", "flood", "--attack", "noise")
+POISON += ("--images", 8, "--attacker-images", 4, "--share", 0.5)
+
+
+@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("harm", "--method", "tda", "--method", "ensemble", "--images", 6, "--seeds", 2, "--batch", 10),
+        POISON,
+    ],
+    ids=["harm", "poison"],
+)
+def test_studies_in_parts_are_the_same(tmp_path, words):
+    def study(*more):
+        return json.loads(command("study", *words, *FEW, "--out", tmp_path, "--json", *more).stdout)
+
+    sequential, queued = study(), study("--jobs", 2)
+    for name in ("title", "tables", "data"):
+        assert queued[name] == sequential[name]
+    (path,) = (tmp_path / "studies").iterdir()
+    assert path.suffix == ".json"
+
+
+@pytest.mark.usefixtures("quick_processes")
+def test_a_study_that_lacks_a_part(tmp_path):
+    planned = plan(["tda"], data_options={"pictures": 6, "domains": ["fog", "neon"]})
+    own = {"method": ["tda"], "images": 6, "seeds": 1, "clean": None}
+    console = Console(quiet=True)
+    divide = divided("harm", planned, own, tmp_path, ParallelOptions(jobs=1), console)
+    with pytest.raises(FailedPartsError) as failed:
+        divide([("tda", 0), ("no such method", 0)])
+    lines = str(failed.value).splitlines()
+    assert lines[:2] == ["the study lacks some of its parts", "failed: no such method seed 0: StopIteration"]
+    assert lines[2] == f"  its log is {tmp_path / 'harm-tiny-no-such-method-seed0.log'}"
+    assert lines[-1].startswith("  | StopIteration")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "--run", "--jobs", 2, "--ray", "local"), "--jobs and --ray exclude each other"),
+        (("compare", ".", "--jobs", 2), "--jobs and --ray need --run"),
+        (("sweep", "--vary", "topk=1,2", "--gpus-per-run", 0.5), "--gpus-per-run needs --ray, got 0.5"),
+        (
+            ("sweep", "--vary", "topk=1,2", "--ray", "local", "--device", "cuda:1"),
+            "--device must be cuda or cpu with --ray, which chooses the GPU, got 'cuda:1'",
+        ),
+        (
+            ("compare", "--run", "--ray", "local", "--gpus-per-run", 1, "--device", "cpu"),
+            "--gpus-per-run must be 0 on --device cpu, got 1",
+        ),
+        (
+            ("study", "cost", "--jobs", 2),
+            "--jobs and --ray belong to the studies harm and poison, not to cost",
+        ),
+        (
+            ("study", "similarity", "--ray", "local"),
+            "belong to the studies harm and poison, not to similarity",
+        ),
+    ],
+)
+def test_bad_input(arguments, message):
+    shown = command(*arguments, code=2)
+    assert message in " ".join(shown.stderr.replace("│", " ").split())
+
+
+def test_runs_with_a_share_of_a_gpu_are_on_a_gpu():
+    """Also if the machine of the command has none."""
+    asked = ParallelOptions(ray="auto", gpus_per_run=0.5).check(ExperimentOptions())
+    assert asked.device == "cuda"
+    assert ParallelOptions(ray="auto").check(ExperimentOptions()).device is None
+
+
+def test_one_process_per_gpu_or_core(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(local_processes.torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(local_processes, "usable_cores", lambda: 5)
+    all_of_them = ParallelOptions(jobs=0)
+    on_gpus, on_one, on_cores = (open_executor(all_of_them, name) for name in ("cuda", "cuda:1", "cpu"))
+    assert (on_gpus._count, on_gpus._gpus) == (3, ["0", "1", "2"])
+    assert (on_one._count, on_one._gpus) == (1, [])
+    assert (on_cores._count, on_cores._gpus) == (5, [])
+    assert open_executor(ParallelOptions(jobs=7), "cuda")._count == 7
+
+
+CASES = [(signal.SIGINT, ("--jobs", "2"))]
+if RUN_SLOW_TESTS:
+    CASES += [(signal.SIGTERM, ("--jobs", "2")), (signal.SIGINT, ("--ray", "local"))]
+
+
+@pytest.mark.parametrize(("number", "queue"), CASES, ids=["-".join([one.name, *how]) for one, how in CASES])
+def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number, queue):
+    """In a process group of its own, as in a terminal: Ctrl-C goes to all of them."""
+    options = {
+        "data_options": {"pictures": 80, "domains": ["fog", "neon"]},
+        "protocol": "single",
+        "batch": 1,
+    }
+    experiments = plan(["sar", "tent"], **options)
+    asked = [
+        "compare",
+        "--run",
+        "--method",
+        "tent",
+        "--method",
+        "sar",
+        "--protocol",
+        "single",
+        "--batch",
+        "1",
+    ]
+    asked += ["--data-set", "pictures=80", "--domain", "fog", "--domain", "neon", "--device", "cpu"]
+    words = [sys.executable, "-m", "ramen", *asked, "--store", str(tmp_path / "s"), *queue]
+    path = experiments[0].path(tmp_path / "s")
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        wait_until(lambda: checkpoint_of(path).exists() or running.poll() is not None)  # the first domain
+        worker = process_of(path)
+        os.killpg(running.pid, number)
+        out, said = running.communicate(timeout=120)
+    assert running.returncode == 128 + number, said
+    assert out == ""
+    assert "Stopping after the current batches" in said
+    assert "Traceback" not in said
+    wait_until(lambda: has_ended(worker))
+    assert not list(tmp_path.rglob("*.lock"))
+    assert not list(tmp_path.rglob("*.log"))
+    assert not path.exists()
+    facts = read_result(checkpoint_of(path))["facts"]
+    assert 80 < facts["done"] < 160  # not that of the first domain
+    (resumed,) = run_experiments(experiments[:1], tmp_path / "s")
+    assert resumed["provenance"]["resumed"] == 1
+    assert resumed["cost"]["images"] == 160
