@@ -1,11 +1,8 @@
 """Run experiments: finished ones are read, interrupted ones resume."""
 
 from collections.abc import Callable, Sequence
-<<<<<<< HEAD
 from contextlib import ExitStack
 from functools import partial
-=======
->>>>>>> jobs
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -34,12 +31,8 @@ def run_experiments(
     *,
     console: Console | None = None,
     checkpoint_seconds: float = 120.0,
-<<<<<<< HEAD
-    on_missing: Literal["raise", "skip"] = "raise",
-    group: Group = None,
-=======
     on_missing: Missing = "raise",
->>>>>>> jobs
+    group: Group = None,
 ) -> list[dict[str, Any]]:
     """The results of the experiments, in their order; each is written to ``out`` as soon as it is finished.
 
@@ -55,35 +48,20 @@ def run_experiments(
     """
     peers = None if group is None else Peers(group)
     console = console or Console(stderr=True)
-<<<<<<< HEAD
     if peers is not None and peers.rank:
         console = Console(quiet=True)
-    with Bars(console) as bars:
-        runner = _Runner(Path(out), console, bars, checkpoint_seconds, peers)
-=======
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     with Bars(console) as bars:
-        runner = ExperimentRunner(Path(out), say, bars, checkpoint_seconds)
->>>>>>> jobs
+        runner = ExperimentRunner(Path(out), say, bars, checkpoint_seconds, peers=peers)
         return [runner.result_or_reason(experiment, on_missing) for experiment in experiments]
 
 
 class ExperimentRunner:
     """Runs experiments one after the other with what they share.
 
-<<<<<<< HEAD
-    def __init__(
-        self, out: Path, console: Console, bars: Bars, checkpoint_seconds: float, peers: Peers | None
-    ) -> None:
-        self._out, self._console, self._bars, self._peers = out, console, bars, peers
-        self._writes = peers is None or peers.rank == 0
-        self._checkpoint_seconds = checkpoint_seconds
-        self._resources = Resources()
-        self._printed: set[str] = set()  # settings that several runs share are printed once
-=======
     Args:
         out: Folder of results.
         say: Called with what the user must know.
@@ -91,8 +69,8 @@ class ExperimentRunner:
         checkpoint_seconds: How often a run is saved, in addition to each reset of its method.
         resources: What is already loaded.
         owner: As ``lock`` takes it.
+        peers: Processes that run each experiment together; the first one writes.
     """
->>>>>>> jobs
 
     def __init__(
         self,
@@ -103,7 +81,9 @@ class ExperimentRunner:
         *,
         resources: Resources | None = None,
         owner: str | None = None,
+        peers: Peers | None = None,
     ) -> None:
+        self._peers, self._writes = peers, peers is None or peers.rank == 0
         self._out, self._say, self._progress = out, say, progress
         self._checkpoint_seconds, self._owner = checkpoint_seconds, owner
         self._resources = resources or Resources()
@@ -122,31 +102,20 @@ class ExperimentRunner:
     def result(self, experiment: Experiment) -> dict[str, Any]:
         """The result, from its file or from a run."""
         path = experiment.path(self._out)
-<<<<<<< HEAD
-        finished: Callable[[], dict[str, Any] | None] = partial(self._finished, experiment, path)
+        finished: Callable[[], dict[str, Any] | None]
+        finished = partial(finished_result, experiment, path, self._resources)
         found = self._of_first(finished)
         if found is not None:
             return found
         with ExitStack() as stack:
-            self._of_first(lambda: stack.enter_context(lock(path)))
+            self._of_first(lambda: stack.enter_context(lock(path, self._owner)))
             found = self._of_first(finished)
             if found is not None:  # by another process, a moment ago
                 return found
             run = self._start(experiment)
             checkpoint = Checkpoint(
-                path, run.identity(), self._checkpoint_seconds, self._print, writes=self._writes
+                path, run.identity(), self._checkpoint_seconds, self._say, writes=self._writes
             )
-=======
-        if (found := finished_result(experiment, path, self._resources)) is not None:
-            return found
-        with lock(path, self._owner):
-            if (
-                found := finished_result(experiment, path, self._resources)
-            ) is not None:  # by another process, a moment ago
-                return found
-            run = self._start(experiment)
-            checkpoint = Checkpoint(path, run.identity(), self._checkpoint_seconds, self._say)
->>>>>>> jobs
             run = self._resumed(run, checkpoint)
             self._go(run, checkpoint)
             result = run.result()
@@ -190,16 +159,9 @@ class ExperimentRunner:
             run.restore(*saved)
         except (ValueError, KeyError, TypeError, StopIteration) as error:
             checkpoint.set_aside(str(error))
-<<<<<<< HEAD
             # the other may be half restored
             return MethodRun(run.experiment, run.classifier, run.stream, self._group)
-        self._print(
-            f"{run.experiment.method}, seed {run.experiment.seed}: resuming after {run.done:,} images."
-        )
-=======
-            return MethodRun(run.experiment, run.classifier, run.stream)  # the other may be half restored
         self._say(f"{run.experiment.method}, seed {run.experiment.seed}: resuming after {run.done:,} images.")
->>>>>>> jobs
         return run
 
     def _go(self, run: MethodRun, checkpoint: Checkpoint) -> None:

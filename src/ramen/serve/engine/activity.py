@@ -87,8 +87,8 @@ class RecentAnswers:
         counts = np.bincount(numbers.astype(np.int64), minlength=len(self._classes))
         best = sorted(np.flatnonzero(counts).tolist(), key=lambda number: -counts[number])[:_CLASSES]
         mix = tuple((self._classes[number], int(counts[number])) for number in best)
-        means = (float(values.mean()) for values in (entropies, zero_shot, changed))
-        return StreamActivity(*means, mix, images, len(answers))
+        entropy, before, share = (float(values.mean()) for values in (entropies, zero_shot, changed))
+        return StreamActivity(entropy, before, share, mix, images, len(answers))
 
 
 NO_ACTIVITY = StreamActivity(None, None, None, (), ())
