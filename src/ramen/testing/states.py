@@ -120,7 +120,7 @@ def _other_classifiers(own: ZeroShotClassifier) -> dict[str, ZeroShotClassifier]
     other_weights = copy.copy(own)
     other_weights.encoder = copy.copy(own.encoder)
     other_weights.encoder.base = own.encoder.base + 0.01
-    renamed._fingerprint = other_weights._fingerprint = None
+    renamed._fingerprint = other_weights._fingerprint = other_weights._encoder_hash = None
     return {"other classes": renamed, "another model": other_weights}
 
 
