@@ -132,7 +132,7 @@ class GroupMemory(StreamMemory):
         own = self.peers.own
         if batch != own.stop - own.start:
             raise ValueError(f"batch must be {own.stop - own.start}, as announced, got {batch}")
-        self._first, self._gathered = self.seen, None
+        self._first, self._gathered, self._underway = self.seen, None, None
         self.seen += sum(self.peers.sizes)
         return range(self._first + own.start, self._first + own.stop)
 
@@ -147,13 +147,14 @@ class GroupMemory(StreamMemory):
     def fetch_ahead(self, queries: int, topk: int) -> Callable[[Tensor], AbstractContextManager[None]] | None:
         """Gather the embeddings of all processes while something else is computed.
 
-        None on a GPU, whose passes are recorded without what the host has to do.
+        Not on a GPU, whose passes are recorded without what the host has to do.
         """
         return None if self.share.fixed_shapes else self._gathering
 
     @contextmanager
     def _gathering(self, embeddings: Tensor) -> Iterator[None]:
-        self._underway = self.peers.gather_meanwhile(embeddings, self.peers.sizes, "gathering embeddings")
+        if embeddings.device.type == "cpu":
+            self._underway = self.peers.gather_meanwhile(embeddings, self.peers.sizes, "gathering embeddings")
         yield
 
     def stage(
