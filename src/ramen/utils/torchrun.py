@@ -23,6 +23,17 @@ def is_first_process() -> bool:
     return not under_torchrun() or _number("RANK") == 0
 
 
+def refuse_torchrun(command: str, instead: str) -> None:
+    """ValueError if ``torchrun`` has started several processes of a command that does not share its work.
+
+    Args:
+        command: Its name.
+        instead: What to do.
+    """
+    if under_torchrun() and _number("WORLD_SIZE") > 1:
+        raise ValueError(f"{command} does not share its work between the processes of torchrun: {instead}")
+
+
 @contextmanager
 def torchrun_group(device: str) -> "Iterator[Group]":
     """The group of all processes that ``torchrun`` has started, within the block; None without it.

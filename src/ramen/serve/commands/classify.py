@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramen.utils.exit_codes import exit_on_error
+from ramen.utils.torchrun import refuse_torchrun
 
 if TYPE_CHECKING:
     from ramen.serve.classify_request import ClassifyRequest, ServerTarget
@@ -152,6 +153,7 @@ def classify(
     from ramen.serve.model_loading import MissingWeightsError
 
     with exit_on_error(MissingWeightsError, ServerError, ImportError):
+        refuse_torchrun("ramen classify", "start it once, or once for each part of the files")
         target = server_target(ctx, server, token, stream)
         request = make_request(
             photos,

@@ -11,6 +11,7 @@ import typer
 from ramen.serve.commands.classify import WARNING, class_names, template_choice
 from ramen.utils.byte_sizes import parse_bytes
 from ramen.utils.exit_codes import exit_on_error
+from ramen.utils.torchrun import refuse_torchrun
 
 if TYPE_CHECKING:
     from ramen.serve.serve_run import ServeRequest
@@ -141,6 +142,7 @@ def serve(
     from ramen.serve.model_loading import MissingWeightsError
 
     with exit_on_error(MissingWeightsError, StopFailedError, ImportError):
+        refuse_torchrun("ramen serve", "start it once; --ray uses more than one GPU")
         run = _runner(
             ray,
             {"replicas": replicas, "min_replicas": min_replicas, "max_replicas": max_replicas}
