@@ -38,12 +38,13 @@ def run(
     from rich.console import Console
 
     from ramen.experiments.tables.terminal import print_tables
-    from ramen.utils.peers import GroupError
     from ramen.utils.torchrun import is_first_process, torchrun_group
 
     everything = method is not None and "all" in method
     with _reported_once(), exit_on_error():
         planned = request.plan(_every_method() if everything else method or ["ramen"])
+    from ramen.utils.peers import GroupError  # with torch, which a usage error does not need
+
     with exit_on_error(GroupError), torchrun_group(planned[0].device) as group:
         results = _run(planned, out, checkpoint_seconds, skip_missing=everything, group=group)
     if not is_first_process():
