@@ -134,6 +134,8 @@ class Memory(Storage):
         ahead, self._ahead = self._ahead, None  # it is worth nothing to the next batch
         looked_at = slice(aligned(extent))
         stored, scales = self._table.tensors["gradients"][looked_at], self._table.tensors["scales"][looked_at]
+        if staged is None and not self.fixed_shapes:
+            return self.codec.sum_rows(stored, scales, rows, weights, self.accumulate)
         if staged is None:
             return self._sums(stored, scales, rows, weights, ahead)
         own = rows >= extent

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_with_the_usual_status(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute._Runner, "result", interrupt)
+    monkeypatch.setattr(execute.ExperimentRunner, "result", interrupt)
     assert cli.invoke(app, ["run", *SMALL, "--out", str(tmp_path)]).exit_code == 130
 
 
