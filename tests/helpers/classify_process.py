@@ -42,6 +42,8 @@ class ClassifyProcess:
     ) -> None:
         self._streams = [folder / name for name in ("stdin", "stdout", "stderr")]
         self._streams[0].write_text(stdin)
+        for stream in self._streams[1:]:
+            stream.touch()  # read before the process has begun
         changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
         changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
         changes += [(_die_at, (dies_at,))] if dies_at is not None else []

@@ -16,6 +16,8 @@ _PRELOADED = ["torch", "torch.distributed", "ramen.methods.ramen", "ramen.testin
 _ANSWER_SECONDS = 120.0
 TEAM_SIZE = 8 if RUN_SLOW_TESTS else 4
 
+TEAM_NAME = "ramen-test-team"  # of processes that stay from test to test
+
 
 class ProcessTeam:
     """``size`` processes, the first ``n`` of which can be used as a group.
@@ -39,7 +41,7 @@ class ProcessTeam:
         for rank in range(self.size):
             here, there = context.Pipe()
             arguments = rank, self.size, str(meeting), self._timeout, there
-            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process = context.Process(target=_serve, args=arguments, daemon=True, name=f"{TEAM_NAME}-{rank}")
             process.start()
             there.close()
             self._pipes.append(here)

@@ -1,6 +1,5 @@
 """Worker processes: a death is noticed, blamed on the right call, and does not end the work of others."""
 
-import multiprocessing
 import os
 import time
 from concurrent.futures import BrokenExecutor
@@ -10,6 +9,7 @@ import pytest
 
 from ramen.utils import worker_processes
 from ramen.utils.worker_processes import WorkerProcesses, WorkersCannotStartError
+from tests.helpers.leftovers import child_processes
 
 
 def test_a_pool_whose_process_dies_is_replaced() -> None:
@@ -31,7 +31,7 @@ def test_a_pool_whose_process_dies_is_replaced() -> None:
             workers.run_alone(divmod, 7, 0)
     finally:
         workers.shutdown()
-    assert not multiprocessing.active_children()
+    assert not child_processes()
     with pytest.raises(RuntimeError, match="shut down"):
         workers.run_alone(os.getpid)
     workers.shutdown()  # once more does nothing

@@ -38,7 +38,7 @@ class QueuePieces:
             most: Pieces of a queue.
 
         >>> [QueuePieces.dealt(*case).per_queue for case in ((1000, 75, 8), (10, 7500, 8), (1, 75000, 3))]
-        [1, 4, 3]
+        [1, 3, 3]
         """
         most = min(capacity, _MOST_PER_PROCESS * processes) if most is None else most
         choices = [cls(queues, capacity, processes, n) for n in range(1, most + 1) if capacity % n == 0]
