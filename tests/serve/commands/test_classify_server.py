@@ -29,17 +29,6 @@ def photos(here):
     return paths
 
 
-@pytest.fixture
-def service():
-    return FakeService(max_batch=4)
-
-
-@pytest.fixture
-def url(service):
-    with service.listening() as found:
-        yield found
-
-
 def classify(url, *arguments, out="labels.csv", env=None):
     command = ["classify", "photos", "--server", url, "--out", out, *map(str, arguments)]
     return CliRunner().invoke(app, command, env={"COLUMNS": "400", **(env or {})})

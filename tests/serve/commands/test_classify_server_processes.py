@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from tests.fakes.service import FakeService
 from tests.helpers.classify_process import ClassifyProcess
 from tests.helpers.photos import encoded, photo
 
@@ -20,17 +19,6 @@ def photos(tmp_path):
     for number, path in enumerate(paths):
         path.write_bytes(encoded(photo(number, (8, 9))))
     return paths
-
-
-@pytest.fixture
-def service():
-    return FakeService(max_batch=4)
-
-
-@pytest.fixture
-def url(service):
-    with service.listening() as found:
-        yield found
 
 
 def files(folder):

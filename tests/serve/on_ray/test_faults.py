@@ -133,6 +133,12 @@ def are_where_they_belong(streams: Iterable[str], replicas: Set[str], state: Pat
     return len(pairs) == len({name for name, _ in pairs}) == len({process for _, process in pairs}) == 2
 
 
+def check_nothing_was_lost(load: Load) -> None:
+    assert load.unanswered == 0
+    assert not any(history.rollbacks for history in load.histories.values())
+    load.check()
+
+
 def test_nothing_is_lost_when_replicas_are_stopped_and_added(replicas, state):
     async def scenario() -> Load:
         # so many that they belong to both replicas, whatever their names are
@@ -147,10 +153,7 @@ def test_nothing_is_lost_when_replicas_are_stopped_and_added(replicas, state):
             await load.until_all_have(3)
         return load
 
-    load = asyncio.run(scenario())
-    assert load.unanswered == 0
-    assert not any(history.rollbacks for history in load.histories.values())
-    load.check()
+    check_nothing_was_lost(asyncio.run(scenario()))
 
 
 @pytest.mark.skipif(not RUN_SLOW_TESTS, reason="starts all replicas again: make test-all")
@@ -165,10 +168,7 @@ def test_nothing_is_lost_when_the_application_is_updated(replicas, state):
             await load.until_all_have(3)
         return load
 
-    load = asyncio.run(scenario())
-    assert load.unanswered == 0
-    assert not any(history.rollbacks for history in load.histories.values())
-    load.check()
+    check_nothing_was_lost(asyncio.run(scenario()))
 
 
 def test_a_stream_whose_state_is_used_by_somebody_else_is_unavailable(replicas, state):

@@ -3,6 +3,7 @@
 import os
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -139,7 +140,7 @@ def _stays_wrong(error: BaseException | None) -> bool:
     return False
 
 
-class ServerConnection:
+class ServerConnection(ABC):
     """What clients have in common: their settings. See ``Client`` for the arguments."""
 
     def __init__(
@@ -162,9 +163,9 @@ class ServerConnection:
         self._http = self._open(transport=transport, **self._settings.httpx_options())
         self._model: ServedModel | None = None
 
+    @abstractmethod
     def _open(self, **options: Any) -> Any:
         """A client of httpx."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._settings!r})"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ramen.serve.commands import options
 from ramen.utils.exit_codes import exit_on_error
 from ramen.utils.torchrun import refuse_torchrun
 
@@ -56,23 +57,11 @@ def classify(
         ),
     ],
     classes: Annotated[str | None, typer.Option(help="Class names, separated by commas.")] = None,
-    classes_file: Annotated[Path | None, typer.Option(help="A file with one class name per line.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="ARCH/TAG of open_clip such as ViT-B-16/openai, or a form that `ramen models list` shows. "
-            "Default: the tiny model of the package, for drawings only."
-        ),
-    ] = None,
-    method: Annotated[str, typer.Option(help="The method; `ramen describe` lists them.")] = "ramen",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="PARAMETER=VALUE of the method, in place of what it chooses. Repeatable."),
-    ] = None,
-    templates: Annotated[
-        list[str] | None,
-        typer.Option(help="A set of prompt templates, or a template with {} for the class name; repeatable."),
-    ] = None,
+    classes_file: options.ClassesFile = None,
+    model: options.Model = None,
+    method: options.MethodName = "ramen",
+    settings: options.MethodSettings = None,
+    templates: options.Templates = None,
     page: Annotated[
         Path | None, typer.Option(help="Also write a page that shows what adaptation changed.")
     ] = None,
@@ -95,11 +84,8 @@ def classify(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try files again that have an error in the output.")
     ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... Default: cuda if available.")] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
-    ] = None,
+    device: options.Device = None,
+    dtype: options.DType = None,
     batch: Annotated[
         int | None,
         typer.Option(min=1, help="Files per batch. Default: 32, or fewer if a service takes fewer."),
@@ -113,9 +99,7 @@ def classify(
             help="Image formats to accept, separated by commas. Default: JPEG,PNG,WEBP,BMP,GIF,TIFF."
         ),
     ] = None,
-    max_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Refuse larger images. Default: 33,554,432.")
-    ] = None,
+    max_pixels: options.MaxPixels = None,
     no_orient: Annotated[
         bool, typer.Option("--no-orient", help="Do not turn images as their EXIF orientation says.")
     ] = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ramen.serve.commands import options
 from ramen.serve.commands.classify import WARNING, class_names, template_choice
 from ramen.utils.byte_sizes import parse_bytes
 from ramen.utils.exit_codes import exit_on_error
@@ -26,13 +27,7 @@ EPILOG = (
 
 
 def serve(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="ARCH/TAG of open_clip such as ViT-B-16/openai, or a form that `ramen models list` shows. "
-            "Default: the tiny model of the package, for drawings only."
-        ),
-    ] = None,
+    model: options.Model = None,
     classes: Annotated[
         str | None,
         typer.Option(
@@ -40,16 +35,10 @@ def serve(
             "all that it knows."
         ),
     ] = None,
-    classes_file: Annotated[Path | None, typer.Option(help="A file with one class name per line.")] = None,
-    templates: Annotated[
-        list[str] | None,
-        typer.Option(help="A set of prompt templates, or a template with {} for the class name; repeatable."),
-    ] = None,
-    method: Annotated[str, typer.Option(help="The method; `ramen describe` lists them.")] = "ramen",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="PARAMETER=VALUE of the method, in place of what it chooses. Repeatable."),
-    ] = None,
+    classes_file: options.ClassesFile = None,
+    templates: options.Templates = None,
+    method: options.MethodName = "ramen",
+    settings: options.MethodSettings = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -94,17 +83,12 @@ def serve(
             min=0, help="Thumbnails of changed images to keep per stream, for the dashboard. Default: none."
         ),
     ] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... Default: cuda if available.")] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="The dtype of the encoder's weights. Default: float16 on cuda, else float32."),
-    ] = None,
+    device: options.Device = None,
+    dtype: options.DType = None,
     decoding_threads: Annotated[
         int | None, typer.Option(min=1, help="How many images are decoded at a time. Default: one per core.")
     ] = None,
-    max_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Refuse larger images. Default: 33,554,432.")
-    ] = None,
+    max_pixels: options.MaxPixels = None,
     max_body: Annotated[str, typer.Option(help="The most bytes in a request.")] = "64 MiB",
     timeout_ms: Annotated[
         int, typer.Option(min=1, help="How long a request may take that does not say.")

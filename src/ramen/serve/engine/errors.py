@@ -5,19 +5,23 @@ class EngineError(Exception):
     """What was asked for cannot be done now, or at all; the message is fit for clients."""
 
 
-class OverloadedError(EngineError):
-    """Too many images or bytes are waiting.
+class TryLaterError(EngineError):
+    """Nothing was learned, and the same request may be answered later.
 
     Attributes:
-        retry_after: Seconds after which there is probably room.
+        retry_after: Seconds after which it is worth trying again.
     """
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[type["OverloadedError"], tuple[str, float]]:
-        return OverloadedError, (str(self), self.retry_after)
+    def __reduce__(self) -> tuple[type["TryLaterError"], tuple[str, float]]:
+        return type(self), (str(self), self.retry_after)
+
+
+class OverloadedError(TryLaterError):
+    """Too many images or bytes are waiting."""
 
 
 class DeadlineError(EngineError):
@@ -44,19 +48,8 @@ class StoppingError(EngineError):
     """The engine is being stopped and takes nothing more."""
 
 
-class UnavailableError(EngineError):
-    """Nobody can answer at the moment, and nothing was learned.
-
-    Attributes:
-        retry_after: Seconds after which it is worth trying again.
-    """
-
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[str, float]]:
-        return UnavailableError, (str(self), self.retry_after)
+class UnavailableError(TryLaterError):
+    """Nobody can answer at the moment, and nothing was learned."""
 
 
 class LostAnswerError(EngineError):

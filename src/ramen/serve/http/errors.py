@@ -59,7 +59,7 @@ def from_engine(error: engine.EngineError) -> ApiError:
         (answer for kind, answer in _OF_THE_ENGINE.items() if isinstance(error, kind)), (500, "internal")
     )
     retry_after = None
-    if isinstance(error, (engine.OverloadedError, engine.UnavailableError)):
+    if isinstance(error, engine.TryLaterError):
         retry_after = error.retry_after
     if isinstance(error, engine.StoppingError):
         retry_after = 1.0  # another server, or this one once it is back
