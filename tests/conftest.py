@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import zlib
 from collections.abc import Iterator
 
@@ -29,6 +30,8 @@ if not RUN_SLOW_TESTS:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A run in the background of a shell ignores Ctrl-C, and so would every process that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)
     for folder in (MEASURING_MODEL, PAPER_FACTS):
