@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import AffineEncoder, testing
-from ramen.methods.sar import trained_part
+from ramen.methods._frozen_layers import trained_part
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from ramen.methods._answers import Support as Support
     from ramen.methods._base import Method as Method
     from ramen.methods._info import MethodInfo as MethodInfo
+    from ramen.methods._online_weights import OnlineWeights as OnlineWeights
     from ramen.methods._pass_sharing import EmbeddingMethod as EmbeddingMethod
     from ramen.methods._pass_sharing import GradientMethod as GradientMethod
     from ramen.methods._registry import register as register
     from ramen.methods._steps import entropy as entropy
     from ramen.methods._steps import entropy_gradient as entropy_gradient
     from ramen.methods._steps import joint_gradient as joint_gradient
+    from ramen.methods._steps import loss_gradient as loss_gradient
     from ramen.methods._steps import mean_entropy as mean_entropy
     from ramen.methods._steps import sample_gradients as sample_gradients
     from ramen.methods._steps import sign_step as sign_step
@@ -33,12 +35,14 @@ _HOMES = {
     "GradientMethod": "ramen.methods._pass_sharing",
     "Method": "ramen.methods._base",
     "MethodInfo": "ramen.methods._info",
+    "OnlineWeights": "ramen.methods._online_weights",
     "Support": "ramen.methods._answers",
     "adam_step": "ramen.methods._adam",
     "entropy": "ramen.methods._steps",
     "entropy_gradient": "ramen.methods._steps",
     "holds": "ramen.kernels.cuda_graphs",
     "joint_gradient": "ramen.methods._steps",
+    "loss_gradient": "ramen.methods._steps",
     "mean_entropy": "ramen.methods._steps",
     "predict_together": "ramen.methods._together",
     "register": "ramen.methods._registry",

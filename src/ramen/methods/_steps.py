@@ -216,6 +216,47 @@ def joint_gradient(
     return embeddings.detach(), gradient
 
 
+def loss_gradient(
+    classifier: ZeroShotClassifier,
+    images: Tensor,
+    affine: Tensor,
+    usable: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    statistics: str = "source",
+    peers: Peers | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One forward and one backward pass of a batch that shares its norm parameters, for any loss.
+
+    Args:
+        classifier: What encodes.
+        images: The batch.
+        affine: Its norm parameters ``(G,)``.
+        usable: Which images may leave a trace.
+        loss: Of the unit embeddings ``(B, d)``, with gradients, and of which images are usable. It is called
+            again if an image overflows, so it must not keep anything. In a group it returns this process's
+            part of a sum over all processes.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the usable images.
+        peers: The processes of a group; only this one if not given.
+
+    Returns:
+        The embeddings, the gradient ``(G,)``, and which images were usable in the end.
+    """
+
+    def passes() -> tuple[Tensor, Tensor]:
+        embeddings, gradient = joint_gradient(
+            classifier, images, affine, lambda found: loss(found, usable), of_batch(statistics, usable)
+        )
+        return embeddings, gradient if peers is None else peers.total(gradient, "adding up gradients")
+
+    embeddings, gradient = passes()
+    if not holds(gradient.isfinite().all()):
+        images, usable = refuse_overflowing(classifier, images, usable)
+        embeddings, gradient = passes()
+    return embeddings, gradient, usable & embeddings.isfinite().all(1)
+
+
 def refuse_overflowing(
     classifier: ZeroShotClassifier, images: Tensor, usable: Tensor
 ) -> tuple[Tensor, Tensor]:

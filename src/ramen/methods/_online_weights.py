@@ -1,0 +1,151 @@
+"""Norm parameters that a stream moves, with the optimizer that moves them.
+
+All that an optimizer keeps is declared state of the method, and no step asks the device for a value: steps
+can be recorded, saved and resumed.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ramen.methods._base import Method
+from ramen.utils import checks
+from ramen.utils.numerics import finite_or_zero
+
+OPTIMIZERS = ("sign", "sgd", "adam", "adamw")
+_DECAY = 0.9, 0.999  # of Adam's two running means
+
+
+class OnlineWeights:
+    """The state ``affine`` of a method, and the steps of an optimizer that move it.
+
+    Args:
+        method: What the weights and the optimizer's state are declared on.
+        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
+            gradient, "adam" and "adamw" as ``torch.optim`` does.
+        lr: Step size.
+        momentum: Of "sgd"; the others have none.
+        nesterov: Nesterov's form of that momentum.
+        weight_decay: Added to the gradient as a multiple of the weights; "adamw" shrinks the weights instead.
+        eps: Of "adam" and "adamw".
+        trained: Ones for the parameters that are trained and zeros for the others; all are if not given.
+        start: Where the weights start; the pretrained norm parameters if not given.
+        prefix: Of the names of the declared states, for a method with several sets of weights.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        optimizer: str,
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
+        trained: Tensor | None = None,
+        start: Tensor | None = None,
+        prefix: str = "",
+    ) -> None:
+        self.optimizer = checks.choice("optimizer", optimizer, OPTIMIZERS)
+        self.lr = checks.number("lr", lr, 0)
+        self.momentum = checks.number("momentum", momentum, 0)
+        if self.momentum >= 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+        if self.momentum and optimizer != "sgd":
+            raise ValueError(f"momentum must be 0 with optimizer={optimizer!r}, got {momentum}")
+        self.nesterov = nesterov
+        self.weight_decay = checks.number("weight_decay", weight_decay, 0)
+        self.eps = eps
+        self._method, self._trained, self._prefix = method, trained, prefix
+        self._start = method.classifier.encoder.base if start is None else start
+        method.add_state(f"{prefix}affine", self._start)
+        zeros = torch.zeros_like(self._start)
+        if self.momentum:
+            self._declare("velocity", zeros)
+        if optimizer in ("adam", "adamw"):
+            self._declare("first", zeros)
+            self._declare("second", zeros, minimum=0)
+            self._declare("steps", torch.zeros((), dtype=torch.int64, device=zeros.device), minimum=0)
+        self._moved: Callable[[Tensor, Tensor, Tensor], Tensor] = getattr(self, f"_{optimizer.rstrip('w')}")
+
+    @property
+    def affine(self) -> Tensor:
+        """The weights now."""
+        return self._get("affine")
+
+    @affine.setter
+    def affine(self, weights: Tensor) -> None:
+        self._set("affine", weights)
+
+    def step(self, gradient: Tensor, taken: Tensor | None = None) -> None:
+        """Move the weights, and what the optimizer keeps, against a gradient ``(G,)``.
+
+        Args:
+            gradient: A coordinate that is not finite counts as zero.
+            taken: A boolean: if it is false, nothing changes, as if there had been no step.
+        """
+        before = self.affine
+        taken = torch.ones((), dtype=torch.bool, device=before.device) if taken is None else taken
+        gradient = finite_or_zero(gradient).to(before.dtype)
+        weights = before
+        if self.optimizer == "adamw":
+            weights = weights * (1 - self.lr * self.weight_decay)
+        elif self.weight_decay:
+            gradient = gradient + self.weight_decay * weights
+        if self._trained is not None:
+            gradient = gradient * self._trained
+        moved = self._moved(weights, gradient, taken)
+        if self._trained is not None:
+            moved = torch.where(self._trained > 0, moved, before)
+        self.affine = torch.where(taken, moved, before)
+
+    def restart(self, taken: Tensor) -> None:
+        """Back to the start, with a fresh optimizer, if ``taken``."""
+        self.affine = torch.where(taken, self._start, self.affine)
+        for name in ("velocity", "first", "second", "steps"):
+            if hasattr(self._method, self._prefix + name):
+                value = self._get(name)
+                self._set(name, torch.where(taken, torch.zeros_like(value), value))
+
+    # -- one step of each optimizer -----------------------------------------------------------------
+
+    def _sign(self, weights: Tensor, gradient: Tensor, taken: Tensor) -> Tensor:
+        return torch.add(weights, gradient.sign(), alpha=-self.lr)
+
+    def _sgd(self, weights: Tensor, gradient: Tensor, taken: Tensor) -> Tensor:
+        if not self.momentum:
+            return torch.add(weights, gradient, alpha=-self.lr)
+        # The first velocity is the gradient itself, as the velocity before it is zero.
+        velocity = self._kept("velocity", self.momentum * self._get("velocity") + gradient, taken)
+        direction = gradient + self.momentum * velocity if self.nesterov else velocity
+        return torch.add(weights, direction, alpha=-self.lr)
+
+    def _adam(self, weights: Tensor, gradient: Tensor, taken: Tensor) -> Tensor:
+        steps = self._kept("steps", self._get("steps") + 1, taken)
+        first = self._kept("first", torch.lerp(gradient, self._get("first"), _DECAY[0]), taken)
+        second = self._kept("second", torch.lerp(gradient.square(), self._get("second"), _DECAY[1]), taken)
+        # 1 - decay^steps, in fp64: the host does not know the number of steps.
+        exact = steps.to(torch.float64)
+        missing = [-torch.expm1(exact * math.log(decay)).to(weights.dtype) for decay in _DECAY]
+        size = second.sqrt() / missing[1].sqrt() + self.eps
+        return weights - self.lr / missing[0] * first / size
+
+    # -- states of the method -----------------------------------------------------------------------
+
+    def _declare(self, name: str, default: Tensor, *, minimum: float | None = None) -> None:
+        self._method.add_state(self._prefix + name, default, minimum=minimum)
+
+    def _get(self, name: str) -> Tensor:
+        value: Tensor = getattr(self._method, self._prefix + name)
+        return value
+
+    def _set(self, name: str, value: Tensor) -> None:
+        setattr(self._method, self._prefix + name, value)
+
+    def _kept(self, name: str, value: Tensor, taken: Tensor) -> Tensor:
+        """``value``, which the state of that name takes over if the step is taken."""
+        self._set(name, torch.where(taken, value, self._get(name)))
+        return value

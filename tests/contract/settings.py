@@ -1,0 +1,40 @@
+"""The parameters with which methods go through the contract."""
+
+import ramen
+
+# Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
+FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
+SETTINGS = [
+    *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
+    ("ramen", {"capacity": 2, "topk": 2}),
+    ("ramen", {"visibility": "causal", "capacity": 3, "topk": 1}),
+    ("ramen", {"balance": False, "capacity": 3, "topk": 2}),
+    ("ramen", {"consistency": False, "capacity": 4, "topk": 2}),
+    ("ramen", {"fifo": "float16", "capacity": 2, "topk": 1}),
+    ("ramen", {"placement": "cpu", "codec": "fp32"}),
+    ("ramen", {"codec": "int8", "capacity": 3, "topk": 2}),
+    ("ramen", {"codec": "int4", "capacity": 3, "topk": 2, "placement": "split"}),
+    ("ramen", {"codec": "sign", "capacity": 3, "topk": 2, "visibility": "causal"}),
+    ("ramen", {"placement": "split", "entropy_weight": False, "similarity_weight": False}),
+    ("note", {"memory": 4, "lr": 1e-2}),
+    ("sar", {"frozen": "top", "lr": 1e-2, "margin": 0.8}),
+    ("sar", {"clear_average": True, "reset_below": 0.4, "lr": 1e-2, "margin": 0.8}),
+    ("rotta", {"memory": 4}),
+    ("rotta", {"memory": 8, "interval": 5, "nu": 0.5}),
+    ("tda", {"positive_capacity": 1, "negative_capacity": 1, "entropy_lower": 0.0, "entropy_upper": 1.0}),
+    ("dmn", {"capacity": 2, "alpha": 1.0}),
+    ("watt", {"rounds": 1, "steps": 1, "templates": "watt", "detach_targets": True}),
+    ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
+    ("mint", {"prior": 20.0}),
+]
+# For encoders with BatchNorm.
+STATISTICS_SETTINGS = [
+    ("tent", {"statistics": "batch", "lr": 1e-2}),
+    ("entmin", {"statistics": "batch"}),
+    ("note", {"statistics": "batch", "memory": 4, "lr": 1e-2}),
+    ("sar", {"statistics": "batch", "lr": 1e-2, "margin": 0.8}),
+    ("rotta", {"statistics": "robust", "memory": 8, "interval": 5, "nu": 0.5}),
+    ("watt", {"statistics": "batch", "rounds": 1, "steps": 1}),
+    ("clipartt", {"statistics": "batch", "iterations": 2}),
+    ("mint", {"statistics": "batch", "prior": 20.0}),
+]

@@ -1,0 +1,139 @@
+"""The optimizers of online methods against those of torch, on the pieces of the same vector."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ramen import testing
+from ramen.methods import Answer, Method, MethodInfo
+from ramen.methods._online_weights import OnlineWeights
+
+INFO = MethodInfo("steps", "Takes steps", "", "", "", "", False, 1, 0)
+
+
+class Stepping(Method):
+    """Answers zero-shot; its weights are moved by hand."""
+
+    info = INFO
+
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+        logits = self.classifier.logits(self.classifier.encode(images))
+        return Answer(logits, logits, usable)
+
+
+def weights_of(optimizer: str, **settings) -> tuple[Stepping, OnlineWeights]:
+    method = Stepping(testing.small_classifier(dtype="float64"))
+    return method, OnlineWeights(method, optimizer, **settings)
+
+
+def gradients(count: int, size: int) -> list[Tensor]:
+    """Of all sizes, with zeros and changes of sign."""
+    generator = torch.Generator().manual_seed(0)
+    found = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(count)]
+    for step, gradient in enumerate(found):
+        gradient *= 10.0 ** (step % 12 - 9)
+        gradient[::5] = 0
+    return found
+
+
+CASES = [
+    ("sgd", {}, torch.optim.SGD, {}),
+    ("sgd", {"weight_decay": 0.1}, torch.optim.SGD, {"weight_decay": 0.1}),
+    ("sgd", {"momentum": 0.9}, torch.optim.SGD, {"momentum": 0.9}),
+    (
+        "sgd",
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        torch.optim.SGD,
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    ),
+    ("adam", {}, torch.optim.Adam, {}),
+    ("adam", {"weight_decay": 0.01, "eps": 1e-3}, torch.optim.Adam, {"weight_decay": 0.01, "eps": 1e-3}),
+    ("adamw", {"weight_decay": 0.01}, torch.optim.AdamW, {"weight_decay": 0.01}),
+]
+
+
+@pytest.mark.parametrize(("name", "own", "kind", "theirs"), CASES, ids=lambda value: str(value))
+def test_steps_equal_torchs(name, own, kind, theirs) -> None:
+    method, weights = weights_of(name, lr=1e-2, **own)
+    base = method.classifier.encoder.base
+    parameter = torch.nn.Parameter(base.clone())
+    optimizer = kind([parameter], lr=1e-2, **theirs)
+    for gradient in gradients(30, len(base)):
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        before = weights.affine.clone()
+        weights.step(gradient)
+        method.store_states()
+        assert not torch.equal(weights.affine, before)
+        torch.testing.assert_close(weights.affine, parameter.detach(), rtol=0, atol=1e-12)
+
+
+def test_signed_steps() -> None:
+    method, weights = weights_of("sign", lr=0.5)
+    base = method.classifier.encoder.base
+    gradient = torch.zeros(len(base), dtype=torch.float64)
+    gradient[:4] = torch.tensor([3.0, -1e-30, torch.nan, torch.inf])
+    weights.step(gradient)
+    assert (weights.affine - base)[:5].tolist() == [-0.5, 0.5, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("sign", {}), ("sgd", {"momentum": 0.9}), ("adamw", {"weight_decay": 0.1})]
+)
+def test_a_step_that_is_not_taken_leaves_no_trace(name, settings) -> None:
+    (method, weights), (other, expected) = (
+        weights_of(name, lr=0.1, **settings),
+        weights_of(name, lr=0.1, **settings),
+    )
+    first, ignored, second = gradients(3, len(method.classifier.encoder.base))
+    yes, no = torch.tensor(True), torch.tensor(False)
+    for gradient, taken in ((first, yes), (ignored, no), (second, yes)):
+        weights.step(gradient, taken)
+        method.store_states()
+    for gradient in (first, second):
+        expected.step(gradient)
+        other.store_states()
+    for key, value in other.content().items():
+        assert torch.equal(method.content()[key], value), key
+
+
+@pytest.mark.parametrize(("name", "settings"), [("sgd", {"momentum": 0.9}), ("adam", {})])
+def test_a_restart_equals_a_fresh_start(name, settings) -> None:
+    method, weights = weights_of(name, lr=0.1, **settings)
+    fresh = method.content()
+    weights.step(gradients(1, len(method.classifier.encoder.base))[0])
+    method.store_states()
+    moved = method.content()
+    weights.restart(torch.tensor(False))
+    method.store_states()
+    assert all(torch.equal(value, moved[key]) for key, value in method.content().items())
+    weights.restart(torch.tensor(True))
+    method.store_states()
+    assert all(torch.equal(value, fresh[key]) for key, value in method.content().items())
+
+
+@pytest.mark.parametrize("name", ["sign", "sgd", "adam", "adamw"])
+def test_frozen_parameters_stay(name) -> None:
+    clf = testing.small_classifier(dtype="float64")
+    trained = torch.zeros_like(clf.encoder.base)
+    trained[::2] = 1
+    method = Stepping(clf)
+    weights = OnlineWeights(method, name, 0.1, weight_decay=0.1, trained=trained)
+    weights.step(torch.ones(len(trained), dtype=torch.float64))
+    assert ((weights.affine != clf.encoder.base) == trained.bool()).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "sdg"}, "optimizer must be"),
+        ({"lr": -1}, "lr must be"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum must be 0 with optimizer='adam'"),
+        ({"weight_decay": -1}, "weight_decay must be"),
+    ],
+)
+def test_bad_settings(settings, message) -> None:
+    method = Stepping(testing.small_classifier())
+    with pytest.raises(ValueError, match=message):
+        OnlineWeights(method, **{"optimizer": "sgd", "lr": 0.1, **settings})
