@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import signal
 import zlib
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
+from tests.helpers.interrupts import take_interrupts
 from tests.helpers.process_team import TEAM_SIZE, ProcessTeam
 from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS
 from tests.helpers.skip_summary import pytest_terminal_summary
@@ -30,8 +30,7 @@ if not RUN_SLOW_TESTS:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A run in the background of a shell ignores Ctrl-C, and so would every process that a test interrupts.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    take_interrupts()
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)
     for folder in (MEASURING_MODEL, PAPER_FACTS):

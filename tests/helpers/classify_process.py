@@ -12,6 +12,7 @@ from ramen.methods._base import Method
 from ramen.serve.outputs.label_file import LabelFile
 from ramen.serve.store.segments import LocalSegments
 from tests.helpers.forked_processes import CONTEXT
+from tests.helpers.interrupts import take_interrupts
 
 PATIENCE = 120  # seconds until a process that should have done something is given up
 
@@ -88,6 +89,7 @@ class ClassifyProcess:
 def _run(
     arguments: list[str], folder: Path, streams: list[Path], changes: list[tuple[Callable, tuple]]
 ) -> None:
+    take_interrupts()
     os.chdir(folder)
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.interrupts import take_interrupts
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 
 _PRELOADED = ["torch", "torch.distributed", "ramen.methods.ramen", "ramen.testing"]
@@ -113,6 +114,7 @@ def _serve(rank: int, size: int, meeting: str, timeout: float, pipe: Connection)
     import torch
     import torch.distributed as dist
 
+    take_interrupts()
     torch.set_num_threads(1)
     os.environ["RAMEN_GROUP_TIMEOUT"] = str(timeout)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
