@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
-from ramen.encoder.fused_passes import FusedPasses, FusedTransformer
-from ramen.encoder.fused_tower import NotCoveredError
+from ramen.encoder.fused.description import NotCoveredError
+from ramen.encoder.fused.passes import FusedPasses, FusedTransformer
+from ramen.encoder.fused.readers import read_tower
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.probe import pooled, probe, relative_error
@@ -58,7 +59,7 @@ class AffineEncoder:
             Without it the module's own ``image_size`` is used, or the images of the first call.
         device: Where to compute; the module's own device if not given.
         dtype: Type of all weights except those of norm layers; the module's own if not given.
-        fused: Whether to use the fused passes (``ramen.encoder.fused_passes``), which agree with the
+        fused: Whether to use the fused passes (``ramen.encoder.fused``), which agree with the
             module's own forward pass and autograd to rounding: ``"auto"`` if they cover the module, True
             insists on them, False uses the module itself.
 
@@ -234,7 +235,7 @@ class AffineEncoder:
     def _fuse_if_possible(self, image_shape: tuple[int, ...] | None) -> str:
         """Why it is not possible, or nothing."""
         try:
-            transformer = FusedTransformer(self._module, self._norms, self._places())
+            transformer = FusedTransformer(read_tower(self._module, self._norms, self._places()))
         except NotCoveredError as reason:
             return str(reason)
         if image_shape is not None:

@@ -1,4 +1,7 @@
-"""GELU: exact, in its tanh approximation, and as in OpenAI's CLIP. Each pass reads the memory once."""
+"""GELU: exact, in its tanh approximation, and as in OpenAI's CLIP; and the gate of SwiGLU.
+
+Each pass of a GELU reads the memory once.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -7,6 +10,7 @@ from torch import Tensor
 from ramen import kernels
 
 KINDS = ("gelu", "gelu_tanh", "quick_gelu")
+GATES = ("swiglu",)  # the first half of the numbers, through SiLU, times the second half
 _APPROXIMATION = {"gelu": "none", "gelu_tanh": "tanh"}
 _QUICK = 1.702
 _BLOCK = 4096
@@ -14,11 +18,18 @@ _BLOCK = 4096
 
 def forward(x: Tensor, kind: str) -> Tensor:
     """The activation of a contiguous ``x``, in its dtype."""
+    if kind in GATES:
+        gate, value = x.chunk(2, -1)
+        return F.silu(gate) * value
     return _forward_triton(x, kind) if _uses_triton(x) else _forward_torch(x, kind)
 
 
 def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     """The gradient of ``x``, given that of the activation, which may be overwritten."""
+    if kind in GATES:
+        gate, value = x.chunk(2, -1)
+        slope: Tensor = torch.ops.aten.silu_backward(gradient * value, gate)
+        return torch.cat([slope, gradient * F.silu(gate)], -1)
     return _backward_triton(gradient, x, kind) if _uses_triton(x) else _backward_torch(gradient, x, kind)
 
 

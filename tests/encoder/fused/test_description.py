@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
-from tests.encoder.small_towers import tower
+from tests.encoder.fused.small_towers import tower
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import ramen
 from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.encoder.fused_passes import FusedTransformer
+from ramen.encoder.fused.passes import FusedTransformer
 from ramen.methods._steps import entropy
-from tests.encoder.small_towers import SIZE, tower
+from tests.encoder.fused.small_towers import SIZE, tower
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "clip": {},

@@ -1,0 +1,1 @@
+"""The fused passes of vision transformers: what they cover, and how they compute."""
