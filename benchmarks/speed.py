@@ -29,6 +29,7 @@ from rich.console import Console
 from torch import Tensor
 
 import ramen
+from ramen.encoder.module_facts import stated_size
 from ramen.experiments.run import provenance
 from ramen.experiments.run.measure import wait_for
 from ramen.experiments.tables.markdown import markdown_page
@@ -73,29 +74,57 @@ SETTINGS = {
 
 
 @cache
-def random_tower(model: str, device: str) -> Any:
-    """A tower, on the CPU, to which random images look different, as pictures do to a trained one.
+def random_tower(model: str, device: str) -> tuple[Any, int]:
+    """A tower, on the CPU, and the width of its features; random images look different to it.
 
     With fresh weights all embeddings point in one direction: every image would retrieve the same entries, and
     reading them would cost next to nothing. Here the last norm's bias takes away what they have in common.
     """
     torch.manual_seed(0)
-    tower = open_clip.create_model(model).visual.eval().to(device)
-    outputs: list[Tensor] = []
-    hook = tower.ln_post.register_forward_hook(lambda layer, given, output: outputs.append(output))
+    tower = fresh_tower(model).eval().to(device)
+    outputs: list[tuple[Any, Tensor]] = []
+    hooks = [
+        layer.register_forward_hook(lambda layer, given, output: outputs.append((layer, output)))
+        for layer in tower.modules()
+        if isinstance(getattr(layer, "bias", None), Tensor) and "norm" in type(layer).__name__.lower()
+    ]
+    size = stated_size(tower)
+    assert size is not None
     with torch.no_grad():
-        tower(torch.randn(32, 3, *tower.image_size, device=device))
-        hook.remove()
-        tower.ln_post.bias -= outputs[0][:, 0].mean(0)  # the class token's
-    return tower.cpu()  # what is measured is not to hold it
+        features = tower(torch.randn(32, 3, *size, device=device))
+        for hook in hooks:
+            hook.remove()
+        last, output = outputs[-1]
+        if output.ndim == 3:
+            output = output[:, 0]  # the class token's, if there is one
+        last.bias -= output.mean([axis for axis in range(output.ndim) if axis != 1])
+    return tower.cpu(), features.shape[1]  # what is measured is not to hold it
+
+
+def fresh_tower(model: str) -> Any:
+    """``NAME`` of open_clip, ``timm:NAME`` or ``torchvision:NAME``, without a classification head."""
+    library, _, name = model.rpartition(":")
+    if library == "timm":
+        import timm
+
+        tower = timm.create_model(name, num_classes=0)
+        tower.image_size = tuple(tower.pretrained_cfg["input_size"][1:])
+        return tower
+    if library == "torchvision":
+        import torchvision
+
+        tower = torchvision.models.get_model(name)
+        tower.fc, tower.image_size = torch.nn.Identity(), (224, 224)
+        return tower
+    return open_clip.create_model(name).visual
 
 
 def random_classifier(
     setting: Setting, device: str, dtype: str, fused: bool | str
 ) -> ramen.ZeroShotClassifier:
-    tower = random_tower(setting.model, device)
+    tower, width = random_tower(setting.model, device)
     generator = torch.Generator().manual_seed(0)
-    embeddings = F.normalize(torch.randn(setting.classes, tower.output_dim, generator=generator), dim=-1)
+    embeddings = F.normalize(torch.randn(setting.classes, width, generator=generator), dim=-1)
     return ramen.ZeroShotClassifier(tower, embeddings, 100.0, device=device, dtype=dtype, fused=fused)
 
 
@@ -426,7 +455,9 @@ def parse_arguments() -> argparse.Namespace:
         "--setting", action="append", choices=SETTINGS, help="may be repeated; all without it"
     )
     parser.add_argument("--what", action="append", choices=WHAT, help="may be repeated; all without it")
-    parser.add_argument("--model", help="another architecture of open_clip")
+    parser.add_argument(
+        "--model", help="another architecture: NAME of open_clip, timm:NAME, torchvision:NAME"
+    )
     for name in ("classes", "capacity", "topk", "batch"):
         parser.add_argument(f"--{name}", type=int, help="instead of the setting's")
     parser.add_argument(

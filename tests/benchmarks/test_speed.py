@@ -133,10 +133,11 @@ def test_results_are_shown_as_markdown(speed, monkeypatch, tmp_path, capsys):
 
 
 def test_random_images_retrieve_different_entries(speed):
-    tower = speed.random_tower("ViT-S-32-alt", "cpu")
+    tower, width = speed.random_tower("ViT-S-32-alt", "cpu")
     images = torch.randn(8, 3, 224, 224, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         cosines = torch.nn.functional.normalize(tower(images), dim=1)
+    assert cosines.shape == (8, width)
     assert (cosines @ cosines.T).fill_diagonal_(0).max() < 0.5
 
 

@@ -11,6 +11,7 @@ from ramen import testing
 from ramen.methods import _registry
 from ramen.utils import checks
 from tests.contract.settings import FEWER_STEPS, SETTINGS, STATISTICS_SETTINGS
+from tests.helpers.slow_tests import full
 
 
 @pytest.mark.parametrize(("name", "parameters"), SETTINGS, ids=lambda value: str(value))
@@ -46,13 +47,13 @@ def test_the_contract_has_every_clause() -> None:
 
 
 @pytest.mark.parametrize(("name", "parameters"), STATISTICS_SETTINGS, ids=lambda value: str(value))
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", full(["float32", "bfloat16", "float64"], ["float32"]))
 def test_contract_with_other_statistics(name: str, parameters: dict, dtype: str) -> None:
     testing.check_method(name, testing.small_classifier("resnet", dtype=dtype), **parameters)
 
 
 @pytest.mark.parametrize("name", ramen.list_methods())
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", full(["bfloat16", "float64"], ["bfloat16"]))
 def test_contract_in_other_precisions(name: str, dtype: str) -> None:
     testing.check_method(name, testing.small_classifier(dtype=dtype), **FEWER_STEPS.get(name, {}))
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import ramen
 from ramen import testing
 from ramen.memory.retrieval import Memory
+from tests.helpers.slow_tests import full
 
 CLASSES, SCALE = 5, 30.0
 PAPER = {"beta": 5.0, "lr": 1e-2}
@@ -114,17 +115,17 @@ class OwnUnitsOracle(Oracle):
 @pytest.mark.parametrize("visibility", ["batch", "causal"])
 @pytest.mark.parametrize("rule", ["paper", "own units"])
 def test_equals_recomputing_the_support_sets_gradients(tower_kind: str, visibility: str, rule: str) -> None:
-    """The cached update is the update from the images themselves, over 50 images and full queues.
+    """The cached update is the update from the images themselves, over many images and full queues.
 
     The memory holds fp32: images for which its rounding decides a tie or the sign of a vanishing sum, a few
     in a hundred, are left out.
     """
     settings: dict[str, float]
     if rule == "paper":
-        settings = {"capacity": 6, "topk": 3, "beta": 5.0, "lr": 1e-2}
+        settings = {"capacity": full(6, 4), "topk": 3, "beta": 5.0, "lr": 1e-2}
         oracle = Oracle(tower_kind, **settings)
     else:
-        settings = {"capacity": 6, "topk": 3, "lr": 2e-2, "guard": 0.3}
+        settings = {"capacity": full(6, 4), "topk": 3, "lr": 2e-2, "guard": 0.3}
         oracle = OwnUnitsOracle(tower_kind, **settings)
     method = ramen.create(
         "ramen",
@@ -134,7 +135,7 @@ def test_equals_recomputing_the_support_sets_gradients(tower_kind: str, visibili
         **settings,
     )
     errors = []
-    for batch in stream(50).double().split(10):
+    for batch in stream(full(50, 30)).double().split(10):
         logits = method.predict(batch).logits
         if visibility == "batch":
             for image in batch:
@@ -145,7 +146,7 @@ def test_equals_recomputing_the_support_sets_gradients(tower_kind: str, visibili
             expected, clear = oracle.predict(image)
             if clear:
                 errors.append((expected - got).abs().max().item())
-    assert len(errors) > 35
+    assert len(errors) > full(35, 20)
     assert max(errors) < 1e-9, max(errors)
 
 
@@ -190,10 +191,10 @@ def run(method: ramen.Method, images: Tensor, batch: int) -> Tensor:
 @pytest.mark.parametrize("codec", ["fp16", "fp32", "sign"])
 @pytest.mark.parametrize("given", [{}, PAPER], ids=["chosen", "paper"])
 def test_causal_answers_do_not_depend_on_the_batch_size(tower_kind: str, codec: str, given: dict) -> None:
-    images = stream(200)
+    images = stream(full(200, 60))
     clf = testing.small_classifier(tower_kind)
     settings = {"capacity": 7, "topk": 3, "visibility": "causal", "codec": codec, **given}
-    logits = [run(ramen.create("ramen", clf, **settings), images, batch) for batch in (1, 7, 100)]
+    logits = [run(ramen.create("ramen", clf, **settings), images, batch) for batch in (1, 7, full(100, 40))]
     for other in logits[1:]:
         assert torch.equal(other.argmax(1), logits[0].argmax(1))
         # the rest: a ReLU that opens or not by the last bit, which the order of sums in a batch decides;

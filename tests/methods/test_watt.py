@@ -6,6 +6,7 @@ from torch import Tensor
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
+from tests.helpers.slow_tests import full
 from tests.oracles.contrastive_methods import classifier_of_similar_texts, published_loss, stream
 from tests.oracles.mutable_model import SCALE, AdamModel, use_batch_statistics
 
@@ -63,7 +64,9 @@ def compare(
 
 
 @pytest.mark.parametrize(
-    ("batches", "options"), [(20, {}), (5, {"detach_targets": True}), (3, {"temperature": 0.05})], ids=str
+    ("batches", "options"),
+    [(full(20, 6), {}), (3, {"detach_targets": True}), (3, {"temperature": 0.05})],
+    ids=str,
 )
 def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) -> None:
     """With three templates: more than one round, step and template."""
@@ -71,7 +74,7 @@ def test_equals_a_mutable_model(tower_kind: str, batches: int, options: dict) ->
 
 
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
-    compare("resnet", stream(20), prompts.ENSEMBLE[:3], statistics="batch", steps=2, rounds=2)
+    compare("resnet", stream(full(20, 5)), prompts.ENSEMBLE[:3], statistics="batch", steps=2, rounds=2)
 
 
 def test_equals_a_mutable_model_with_the_papers_parameters(tower_kind: str) -> None:
