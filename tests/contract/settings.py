@@ -26,6 +26,10 @@ SETTINGS = [
     ("watt", {"rounds": 1, "steps": 1, "templates": "watt", "detach_targets": True}),
     ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
     ("mint", {"prior": 20.0}),
+    ("lame", {"affinity": "neighbours", "neighbours": 2, "rounds": 3}),
+    ("t3a", {"capacity": 2, "text": "support"}),
+    ("oga", {"capacity": 20, "divide_by": "capacity"}),
+    ("onzeta", {"horizon": 5, "proxy_share": 1.0}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import ramen
@@ -27,6 +28,11 @@ PARAMETERS = {
 }
 
 
+def saved_methods() -> list[str]:
+    with safe_open(FILE, "pt") as file:
+        return sorted({key.split("/")[0] for key in file.keys() if "/" in key})  # noqa: SIM118 - no mapping
+
+
 @pytest.fixture(scope="module")
 def saved() -> dict[str, torch.Tensor]:
     return load_file(FILE)
@@ -37,7 +43,7 @@ def classifier() -> ramen.ZeroShotClassifier:
     return load_tiny(["cat", "house", "sailboat"])
 
 
-@pytest.mark.parametrize("name", ramen.list_methods())
+@pytest.mark.parametrize("name", saved_methods())
 def test_it_continues(name: str, saved: dict, classifier: ramen.ZeroShotClassifier) -> None:
     state = {
         key.removeprefix(f"{name}/"): value for key, value in saved.items() if key.startswith(f"{name}/")

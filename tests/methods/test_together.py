@@ -15,6 +15,7 @@ FEW = {
     "ramen": {"capacity": 6, "topk": 2, "visibility": "causal"},
     "tda": {},
     "dmn": {"capacity": 4},
+    "onzeta": {"horizon": 10},
     "clip": {},
     "ensemble": {},
     "tent": {},

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ramen.methods._answers import Answer
@@ -20,16 +21,26 @@ class EmbeddingMethod(Method):
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """One forward pass, and what follows from it.
 
-        In a group, every process keeps all that is remembered of all images: embeddings are small.
+        In a group, every process learns from all images and keeps all that is remembered of them: embeddings
+        are small. Only a method that treats each image by itself and learns nothing stays with its own.
         """
         embeddings = self.classifier.encode(images)
-        if self.peers is None or not self.memories:
+        if self.peers is None or not (self.batch_dependent or self.memories or self._states):
             return self.from_embeddings(embeddings, usable)
         return self.from_embeddings(self.whole(embeddings), self.whole(usable)).of(self.peers.own)
 
     @abstractmethod
     def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
         """Answer a batch and learn from it, given its unit embeddings ``(B, d)``; see ``adapt``."""
+
+
+def without_refused(embeddings: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """The embeddings, 0 for images that may leave no trace or have no finite one; and which are the others.
+
+    A NaN times a weight of 0 would be NaN.
+    """
+    usable = usable & embeddings.isfinite().all(1)
+    return torch.where(usable[:, None], embeddings, 0), usable
 
 
 @dataclass(frozen=True)

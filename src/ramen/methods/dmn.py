@@ -12,7 +12,7 @@ from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory, Recall
 from ramen.memory.row_table import ColumnSpec
 from ramen.methods._answers import Answer
 from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod
+from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
 from ramen.methods._registry import register
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -87,8 +87,7 @@ class DMN(EmbeddingMethod):
         """Enter the memory, then read it: for all images at once, as if they came one at a time."""
         clf = self.classifier
         zero_shot = clf.logits(embeddings)
-        usable = usable & embeddings.isfinite().all(1)
-        embeddings = torch.where(usable[:, None], embeddings, 0)
+        embeddings, usable = without_refused(embeddings, usable)
         log_text = zero_shot.log_softmax(1)
         p_text = log_text.exp()
         entropies = -(p_text * (p_text + 1e-8).log()).sum(1)

@@ -12,7 +12,7 @@ from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
 from ramen.memory.row_table import ColumnSpec
 from ramen.methods._answers import Answer
 from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod
+from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
 from ramen.methods._registry import register
 from ramen.methods._steps import entropy
 from ramen.models.classifier import ZeroShotClassifier
@@ -113,8 +113,7 @@ class TDA(EmbeddingMethod):
         """Enter the caches, then read them: for all images at once, as if they came one at a time."""
         clf = self.classifier
         zero_shot = clf.logits(embeddings)
-        usable = usable & embeddings.isfinite().all(1)
-        embeddings = torch.where(usable[:, None], embeddings, 0)
+        embeddings, usable = without_refused(embeddings, usable)
         entropies, probabilities = entropy(zero_shot), zero_shot.softmax(1)
         batch = Arrivals(zero_shot.argmax(1), entropies, embeddings, usable)
 

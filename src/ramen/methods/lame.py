@@ -1,0 +1,121 @@
+"""LAME: images of a batch that resemble each other get similar answers; nothing is learned.
+
+Boudiaf et al., "Parameter-free Online Test-time Adaptation", CVPR 2022.
+"""
+
+import torch
+from torch import Tensor
+
+from ramen.methods._answers import Answer
+from ramen.methods._info import MethodInfo
+from ramen.methods._neighbours import nearest_others
+from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
+from ramen.methods._registry import register
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.peers import Group
+
+AFFINITIES = ("kernel", "neighbours", "linear")
+_SMALLEST = 1e-10  # added to probabilities before the logarithm, as in LAME's code
+
+
+@register(
+    MethodInfo(
+        name="lame",
+        title="LAME: Laplacian adjusted maximum-likelihood estimation",
+        venue="CVPR 2022",
+        paper="https://arxiv.org/abs/2201.05718",
+        updates="nothing; the answers of a batch are smoothed over images that resemble each other",
+        predicts_with="the one forward pass, its probabilities smoothed over the batch",
+        batch_dependent=True,
+        forwards=1,
+        backwards=0,
+        notes=(
+            "from LAME's code: the kernel's width is the mean distance to the fifth nearest image, and each "
+            "image is the first of its own; with the kernel and with linear affinities it also counts for "
+            "itself; at most 100 rounds",
+            "decided here: among neighbours an image itself is left out by its place; LAME's code leaves out "
+            "the nearest one, which may be a duplicate",
+            "decided here: the energy that decides when to stop is that of the present assignments, and "
+            "counts each pair of images once",
+            "affinities add up over the batch: the larger the batch, and the smaller the logit scale, the "
+            "more the other images count",
+            "made for streams whose neighbouring images are of few classes; on mixed streams its paper "
+            "reports a loss",
+        ),
+    )
+)
+class LAME(EmbeddingMethod):
+    """Find the assignments of a batch that fit its probabilities and agree among similar images.
+
+    Args:
+        classifier: What it adapts.
+        affinity: How much two images count for each other. "kernel": exp(-d^2 / (2 sigma^2)) of their
+            distance d, with sigma the mean distance to the image that is ``neighbours``-th nearest;
+            "neighbours": 1 for the nearest images, else 0; "linear": their cosine.
+        neighbours: How many; for "kernel" including the image itself.
+        rounds: The most rounds.
+        tolerance: Stop if the energy changes by no more than this part of itself.
+        seed: Has no effect.
+        group: As for every method.
+    """
+
+    recordable = True
+    joins_groups = True
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        affinity: str = "kernel",
+        neighbours: int = 5,
+        *,
+        rounds: int = 100,
+        tolerance: float = 1e-8,
+        seed: int = 0,
+        group: Group = None,
+    ) -> None:
+        super().__init__(classifier, seed=seed, group=group)
+        self.affinity = checks.choice("affinity", affinity, AFFINITIES)
+        self.neighbours = checks.integer("neighbours", neighbours, 1)
+        self.rounds = checks.integer("rounds", rounds, 1)
+        self.tolerance = checks.number("tolerance", tolerance, 0)
+
+    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+        """Repeat: each image's evidence is its own probabilities and the assignments of similar images."""
+        zero_shot = self.classifier.logits(embeddings)
+        embeddings, usable = without_refused(embeddings, usable)
+        # In fp64: an energy in fp32 would stop changing by chance.
+        prior = (self.classifier.logits(embeddings).double().softmax(1) + _SMALLEST).log()
+        affinities = self._affinities(embeddings, usable).double()
+
+        log_assigned = prior.log_softmax(1)
+        done = torch.zeros_like(prior[0, 0], dtype=torch.bool)
+        last = torch.full_like(prior[0, 0], torch.nan)
+        for _ in range(self.rounds):
+            assigned = log_assigned.exp()
+            agreement = affinities @ assigned
+            terms = assigned * (log_assigned - prior - agreement / 2)
+            energy = torch.where(usable[:, None], terms, 0).sum()
+            done = done | ((energy - last).abs() <= self.tolerance * last.abs())
+            log_assigned = torch.where(done, log_assigned, (prior + agreement).log_softmax(1))
+            last = energy
+            if done.device.type == "cpu" and done:
+                break  # a GPU would have to be waited for: there the remaining rounds change nothing
+        return Answer(log_assigned.to(zero_shot.dtype), zero_shot, usable)
+
+    def _affinities(self, embeddings: Tensor, usable: Tensor) -> Tensor:
+        """How much the image of each column counts for that of the row, ``(B, B)``."""
+        both = usable[:, None] & usable
+        if self.affinity == "linear":
+            return torch.where(both, embeddings @ embeddings.T, 0)
+        # Without matrix products: of their rounding, equal images would have a distance.
+        distances = torch.cdist(embeddings, embeddings, compute_mode="donot_use_mm_for_euclid_dist")
+        if self.affinity == "neighbours":
+            return nearest_others(-distances, usable, self.neighbours).to(distances.dtype)
+        place = usable.sum().clamp(1, self.neighbours) - 1
+        in_order = torch.where(both, distances, torch.inf).sort(1).values
+        far = in_order.gather(1, place.expand(len(usable), 1))[:, 0]
+        sigma = torch.where(usable, far, 0).sum() / usable.sum().clamp_min(1)
+        # sigma may be 0, of images that are all the same
+        kernel = torch.exp(-(distances / sigma).square() / 2)
+        return torch.where(both, torch.where(distances > 0, kernel, 1), 0)
