@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from ramen.data.streams.orders import long_tail
 from ramen.data.streams.stream import make_stream
-from ramen.utils.random_draws import Draws
 from tests.data.streams.small_datasets import (
     balanced,
     data,
-    pairs,
     runs,
     source,
 )
@@ -71,94 +69,6 @@ def test_gradual_sorts_the_severities():
     stream = make_stream("gradual", sets)
     assert stream.severity.tolist() == [1, 4, 5, 4, 1]
     assert stream.dataset is sets[1]
-
-
-def test_correlated_within_slots_comes_in_runs():
-    """With one slot there is nothing to draw but the order of the classes."""
-    stream = make_stream("correlated", balanced(classes=6), slots=1)
-    assert runs(stream.labels()).tolist() == [80] * 6
-    assert len(runs(stream.domain)) > 200  # within a class, domains are mixed
-    orders = {tuple(make_stream("correlated", [[0, 1, 2]], s, slots=1).labels()) for s in range(60)}
-    assert len(orders) == 6
-
-
-@pytest.mark.parametrize("within", ["runs", "shuffled"])
-@pytest.mark.parametrize("seed", range(4))
-def test_correlated_against_a_plain_construction(seed, within):
-    labels = np.random.default_rng(seed).integers(0, 5, 60).tolist()
-    draws = Draws(seed, "order")
-    slots = [[] for _ in range(6)]
-    for label in range(5):
-        images = [i for i in range(60) if labels[i] == label]
-        images = [images[i] for i in draws.permutation(len(images))]
-        total, start = 0.0, 0
-        for slot, share in enumerate(draws.dirichlet(0.7, 6)):
-            total += share
-            end = len(images) if slot == 5 else math.floor(total * len(images) + 1e-9)
-            slots[slot].append(images[start:end])
-            start = end
-    expected = []
-    for slot in slots:
-        content = slot if within == "runs" else [[image] for chunk in slot for image in chunk]
-        for i in draws.permutation(len(content)):
-            expected += content[i]
-    stream = make_stream("correlated", [labels], seed, delta=0.7, slots=6, within=within)
-    assert stream.index.tolist() == expected
-
-
-def test_correlated_shares_follow_the_dirichlet():
-    """Two classes, two slots: the first run is the leading class's share of the first slot, a beta number."""
-    labels = [[0] * 500 + [1] * 500]
-    streams = [make_stream("correlated", labels, seed, delta=2, slots=2) for seed in range(1500)]
-    shares = np.array([runs(stream.labels())[0] for stream in streams]) / 500
-    assert shares.mean() == pytest.approx(0.5, abs=0.02)
-    assert shares.var() == pytest.approx(1 / 20, rel=0.12)
-
-
-def test_one_slot_per_class_but_at_most_a_hundred():
-    for classes, slots in ((7, 7), (130, 100)):
-        labels = balanced(1, classes, 9)
-        assert pairs(make_stream("correlated", labels)) == pairs(
-            make_stream("correlated", labels, slots=slots)
-        )
-
-
-@pytest.mark.parametrize("whole", [1.0, 1 - 2**-53])
-def test_proportions_that_nearly_add_up_leave_no_strays(monkeypatch, whole):
-    """Each class is in the second of three slots."""
-    monkeypatch.setattr(Draws, "dirichlet", lambda *_: np.array([0.0, whole, 0.0]))
-    labels = make_stream("correlated", balanced(1, 10, 50), slots=3).labels()
-    assert runs(labels).tolist() == [50] * 10
-
-
-@pytest.mark.parametrize("delta", [0.01, 0.3, 100.0])
-def test_correlated_follows_delta(delta):
-    """The run of an image is as long as the sum of squared proportions says; few neighbouring runs merge."""
-    lengths = []
-    for seed in range(20):
-        stream = make_stream("correlated", balanced(1, 10, 200), seed, delta=delta, slots=10)
-        run = runs(stream.labels())
-        lengths.append((run**2).sum() / run.sum())
-    assert np.mean(lengths) == pytest.approx(200 * (delta + 1) / (10 * delta + 1), rel=0.1)
-
-
-def test_a_large_delta_with_shuffled_slots_is_uncorrelated():
-    labels = balanced(1, 10, 200)
-    loose = make_stream("correlated", labels, delta=1e6, within="shuffled").labels()
-    assert (loose[1:] == loose[:-1]).mean() == pytest.approx(0.1, abs=0.025)
-    tight = make_stream("correlated", labels, delta=0.01, within="shuffled").labels()
-    assert (tight[1:] == tight[:-1]).mean() > 0.3
-
-
-def test_correlated_domains():
-    labels = balanced(3, 4, 25)
-    successive = make_stream("correlated", labels, domains="successive")
-    assert successive.domain.tolist() == [0] * 100 + [1] * 100 + [2] * 100
-    assert successive.resets == ()
-    again = make_stream("correlated", labels, domains="successive", reset=True)
-    assert again.resets == (0, 100, 200)
-    assert pairs(again) == pairs(successive)
-    assert len(runs(successive.labels())) < 100
 
 
 def test_bursts_have_geometric_lengths():

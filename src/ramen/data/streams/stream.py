@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import ramen.data.streams.orders  # noqa: F401  # registers the protocols
+# these register the protocols
+import ramen.data.streams.label_orders
+import ramen.data.streams.orders  # noqa: F401
 from ramen.data.dataset import Dataset, Domain, Labels, PreparedSource
-from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol
+from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol, resolve_protocol
 from ramen.data.streams.stream_inputs import StreamSource, resolve_source
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, IntArray
@@ -23,7 +25,7 @@ from ramen.utils.random_draws import Draws, IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream"]
+__all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream", "resolve_protocol"]
 
 # Parameters of every protocol.
 COMMON = {
@@ -164,7 +166,7 @@ def make_stream(
     """Put the images of a data set into the order of a protocol.
 
     Args:
-        name: One of ``PROTOCOLS``.
+        name: One of ``PROTOCOLS`` or ``ALIASES``.
         dataset: A data set; for ``gradual``, a mapping from severity to data set, all with the same domains,
             classes and labels. The labels of each domain are enough for a stream whose images are not read.
         seed: Determines the order, and which images are used if not all are.
@@ -179,11 +181,11 @@ def make_stream(
     >>> [(b.start, b.stop) for b in stream.batches(2)]
     [(0, 2), (2, 3), (3, 5)]
     """
-    protocol = find_protocol(name)
+    protocol, parameters = resolve_protocol(name, parameters)
     for given in parameters:
         if given not in protocol.parameters:
             hint = checks.nearest(given, [*protocol.parameters, *COMMON])
-            raise TypeError(f"protocol {name!r} has no parameter {given!r}{hint}")
+            raise TypeError(f"protocol {protocol.name!r} has no parameter {given!r}{hint}")
     seed = checks.integer("seed", seed, 0)
     limit = None if limit is None else checks.integer("limit", limit, 1)
     per_domain = None if per_domain is None else checks.integer("per_domain", per_domain, 1)
@@ -199,7 +201,7 @@ def make_stream(
     kept = order.indices[:limit]
     all_parameters = {**protocol.parameters, **parameters, "limit": limit, "per_domain": per_domain}
     return Stream(
-        protocol=name,
+        protocol=protocol.name,
         parameters=MappingProxyType({key: _plain(value) for key, value in all_parameters.items()}),
         seed=seed,
         dataset=first,

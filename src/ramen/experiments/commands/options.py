@@ -20,7 +20,9 @@ Model = Annotated[
 ]
 Data = Annotated[str, typer.Option(help="A data set; `ramen data list` shows them.")]
 Root = Annotated[Path | None, typer.Option(help="The data set's folder or file.")]
-Protocol = Annotated[str, typer.Option(help="The order of the stream: mixed, single, ...")]
+Protocol = Annotated[
+    str, typer.Option(help="The order of the stream: mixed, single, ... or an alias: non_iid, ...")
+]
 Seed = Annotated[list[int] | None, typer.Option(min=0, help="A seed; repeatable. Default: 0.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Run this many seeds: 0, 1, ...")]
 Set = Annotated[

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ramen.data.registry as datasets
-from ramen.data.streams.stream import COMMON, find_protocol
+from ramen.data.streams.stream import COMMON, resolve_protocol
 from ramen.experiments.plan.presets import NO_PRESET, find_preset
 from ramen.experiments.plan.values import from_plain, overrides_by_method, plain
 from ramen.methods._registry import describe
@@ -29,7 +29,7 @@ class Experiment:
         data: A name of ``ramen.data.registry``.
         root: The data set's folder or file.
         data_options: Severity, domains, and the data set's other options.
-        protocol: The order of the stream.
+        protocol: The order of the stream; an alias is replaced by the protocol that it stands for.
         protocol_parameters: ``limit``, ``per_domain``, and the protocol's own.
         parameters: The method's, from the preset and the user; all others have their defaults.
         preset: The preset's name.
@@ -65,7 +65,10 @@ class Experiment:
         options = datasets.describe(self.data).options
         _known(f"data set {self.data!r}", self.data_options, options, what="option")
         datasets.check_root(self.data, self.root)
-        protocol = find_protocol(self.protocol)
+        protocol, parameters = resolve_protocol(self.protocol, self.protocol_parameters)
+        # the same stream is the same experiment, whatever it is called
+        object.__setattr__(self, "protocol", protocol.name)
+        object.__setattr__(self, "protocol_parameters", parameters)
         _known(f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON})
         checks.integer("seed", self.seed, 0)
         checks.integer("batch", self.batch, 1)
@@ -145,7 +148,7 @@ def plan(
         model: As ``load_model`` takes it; the preset's if None.
         data: A data set.
         root: Its folder or file.
-        protocol: The order of the stream.
+        protocol: The order of the stream, or an alias.
         seeds: One run per method and seed.
         preset: A name, a file, or ``"none"``; if None, the data set's preset, if it has one.
         settings: ``"topk=10"`` for every method that has it, ``"ramen.topk=10"`` for one; they override the
@@ -162,6 +165,7 @@ def plan(
     chosen = find_preset(preset, data, model)
     if model is None and chosen.model is None:
         raise ValueError(f"model must be given: there is no preset for data set {data!r}")
+    order, order_parameters = resolve_protocol(protocol, protocol_parameters or {})
     options = dict(data_options or {})
     if chosen.severity is not None and "severity" in datasets.describe(data).options:
         options.setdefault("severity", chosen.severity)
@@ -172,9 +176,9 @@ def plan(
             data=data,
             root=None if root is None else str(root),
             data_options=options,
-            protocol=protocol,
-            protocol_parameters=dict(protocol_parameters or {}),
-            parameters={**chosen.row(method, protocol), **overrides[method]},
+            protocol=order.name,
+            protocol_parameters=order_parameters,
+            parameters={**chosen.row(method, order.name), **overrides[method]},
             preset=None if chosen is NO_PRESET else chosen.name,
             overrides=overrides[method],
             seed=seed,
