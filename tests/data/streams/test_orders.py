@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from ramen.data.streams.orders import long_tail
 from ramen.data.streams.stream import make_stream
-from tests.data.streams.small_datasets import (
-    balanced,
-    data,
-    runs,
-    source,
-)
+from ramen.utils.random_draws import Draws
+from tests.data.streams.small_datasets import balanced, data, pairs, runs, source
 
 PATH = [1, 2, 3, 2, 1]
 
@@ -69,6 +65,49 @@ def test_gradual_sorts_the_severities():
     stream = make_stream("gradual", sets)
     assert stream.severity.tolist() == [1, 4, 5, 4, 1]
     assert stream.dataset is sets[1]
+
+
+def plain_rounds(labels, seed, rounds, repeated, reorder):
+    """Domain and index of each image, one after the other."""
+    draws = Draws(seed, "order")
+    places = draws.permutation(len(labels)).tolist()
+    parts = {}
+    if not repeated:
+        for domain, values in enumerate(labels):
+            left = draws.permutation(len(values)).tolist()
+            for number in range(rounds):  # the first parts take one more of what is left over
+                size = len(values) // rounds + (number < len(values) % rounds)
+                parts[domain, number], left = left[:size], left[size:]
+    shown = []
+    for number in range(rounds):
+        if reorder and number:
+            places = draws.permutation(len(labels)).tolist()
+        for domain in places:
+            own = draws.permutation(len(labels[domain])) if repeated else parts[domain, number]
+            shown += [(domain, int(i)) for i in own]
+    return shown
+
+
+@pytest.mark.parametrize("reorder", [False, True])
+@pytest.mark.parametrize("images", ["repeated", "disjoint"])
+def test_cyclic_against_a_plain_construction(images, reorder):
+    labels = [[0] * 10, [1] * 7, [0] * 2]
+    stream = make_stream("cyclic", labels, 5, rounds=4, images=images, order="random", reorder=reorder)
+    assert pairs(stream) == plain_rounds(labels, 5, 4, images == "repeated", reorder)
+
+
+def test_every_round_shows_every_domain():
+    labels = [[0] * 40, [1] * 30, [0] * 20]
+    stream = make_stream("cyclic", labels)
+    assert stream.rounds == tuple(range(0, 90, 9))
+    assert stream.domain.tolist() == 10 * ([0] * 4 + [1] * 3 + [2] * 2)
+    again = make_stream("continual_rounds", labels, rounds=3, limit=200)
+    assert again.rounds == (0, 90, 180)
+    assert again.domain.tolist() == (3 * ([0] * 40 + [1] * 30 + [2] * 20))[:200]
+    assert make_stream("cyclic", labels, limit=9).rounds == (0,)
+    drawn = make_stream("cyclic", labels, order="random", reorder=True)
+    orders = {tuple(dict.fromkeys(drawn.domain[start : start + 9].tolist())) for start in drawn.rounds}
+    assert len(orders) > 1
 
 
 def test_bursts_have_geometric_lengths():

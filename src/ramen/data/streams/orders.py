@@ -12,6 +12,8 @@ from ramen.data.streams.protocols import Candidates, Order, protocol
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, FloatArray, IntArray
 
+_IMAGES = ("repeated", "disjoint")  # whether an image comes again
+
 
 @protocol("All domains in one uniformly random order, no reset.")
 def mixed(candidates: Candidates, draws: Draws) -> Order:
@@ -61,7 +63,7 @@ def gradual(
             differ by at most one; each image comes once, at one severity.
         order: As for ``continual``.
     """
-    checks.choice("images", images, ("repeated", "disjoint"))
+    checks.choice("images", images, _IMAGES)
     path = [*candidates.severities, *reversed(candidates.severities[:-1])]
     steps: list[IntArray] = []
     for indices in candidates.by_domain(domain_order(candidates, draws, order)):
@@ -72,6 +74,44 @@ def gradual(
     lengths = list(map(len, steps))
     severity = np.repeat(np.tile(np.array(path, dtype=np.int64), len(steps) // len(path)), lengths)
     return Order(join(steps), severity=severity)
+
+
+@protocol("Domain after domain, round after round, no reset.", exhaustive=False)
+def cyclic(
+    candidates: Candidates,
+    draws: Draws,
+    *,
+    rounds: int = 10,
+    images: str = "disjoint",
+    order: Sequence[str] | str | None = None,
+    reorder: bool = False,
+) -> Order:
+    """Like ``continual``, but the domains come again: a method must neither forget nor wear out.
+
+    Args:
+        candidates: The images to order.
+        draws: Random numbers.
+        rounds: How often each domain comes.
+        images: "disjoint": the images of each domain are shuffled and cut into one part per round, whose
+            lengths differ by at most one; each image comes once. "repeated": each round shows all images of
+            each domain, in an order of its own, as CoTTA's.
+        order: As for ``continual``.
+        reorder: Whether each round draws an order of domains of its own; only if ``order`` is "random".
+    """
+    rounds = checks.integer("rounds", rounds, 1)
+    checks.choice("images", images, _IMAGES)
+    if checks.flag("reorder", reorder) and order != "random":
+        raise ValueError(f'reorder must be False unless order="random", got True with order={order!r}')
+    domains = domain_order(candidates, draws, order)
+    whole = [np.flatnonzero(candidates.domain == number) for number in range(len(domains))]
+    cut = [np.array_split(shuffle(indices, draws), rounds) for indices in whole if images == "disjoint"]
+    parts: list[IntArray] = []
+    for round_number in range(rounds):
+        if reorder and round_number:
+            domains = domain_order(candidates, draws, order)
+        shown = [cut[n][round_number] if cut else shuffle(whole[n], draws) for n in domains]
+        parts.append(join(shown))
+    return Order(join(parts), rounds=starts(parts))
 
 
 @protocol("Mixed domains in runs of geometric length.")

@@ -36,6 +36,7 @@ class Order:
     indices: IntArray  # into the candidates
     resets: tuple[int, ...] = ()  # positions in the stream before which a method is reset
     severity: IntArray | None = None  # per image, if the candidates have several
+    rounds: tuple[int, ...] = ()  # positions at which the domains begin again, if they do
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Stream:
         resets: The positions before which a method is reset, ascending; the first may be 0.
         severity: The severity of each image ``(N,)``, if the stream has several.
         severities: The data set of each severity, if there are several.
+        rounds: The positions at which each round begins, if the domains come again.
     """
 
     protocol: str
@@ -59,6 +60,7 @@ class Stream:
     resets: tuple[int, ...] = ()
     severity: IntArray | None = None
     severities: Mapping[int, Dataset] = field(default_factory=dict)
+    rounds: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.domain)
@@ -210,6 +212,7 @@ def make_stream(
         resets=tuple(reset for reset in order.resets if reset < len(kept)),
         severity=None if order.severity is None else _read_only(order.severity[:limit]),
         severities=MappingProxyType(severities),
+        rounds=tuple(start for start in order.rounds if start < len(kept)),
     )
 
 
