@@ -35,6 +35,12 @@ Preset = Annotated[
     str | None, typer.Option(help="A preset's name, a .toml file, or `none`. Default: the data set's preset.")
 ]
 Batch = Annotated[int | None, typer.Option(min=1, help="Images per batch. Default: the preset's.")]
+Window = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Give methods the last so many images with each batch; only the batch's answers count."
+    ),
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many images from the stream's start.")]
 PerDomain = Annotated[
     int | None, typer.Option(min=1, help="Use only this many images of each domain, drawn at random.")
@@ -99,6 +105,7 @@ class ExperimentOptions:
     settings: Set = None
     preset: Preset = None
     batch: Batch = None
+    window: Window = None
     limit: Limit = None
     per_domain: PerDomain = None
     severity: Severity = None
@@ -139,6 +146,7 @@ class ExperimentOptions:
             data_options={**parse_pairs("--data-set", self.data_set or ()), **_given(options)},
             protocol_parameters={**parse_pairs("--protocol-set", self.protocol_set or ()), **_given(part)},
             batch=self.batch,
+            window=self.window,
             templates=self.templates,
             **_given({"device": self.device, "dtype": self.dtype}),
         )

@@ -40,6 +40,8 @@ class Experiment:
         device: Where to compute.
         dtype: The dtype of the encoder's weights.
         templates: A name in ``ramen.prompts.TEMPLATE_SETS``.
+        window: If given, the method gets the last so many images with each batch; only the batch's answers
+            count.
     """
 
     method: str
@@ -58,6 +60,7 @@ class Experiment:
     device: str = "cpu"
     dtype: str = "float32"
     templates: str = "ensemble"
+    window: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be run."""
@@ -72,6 +75,8 @@ class Experiment:
         _known(f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON})
         checks.integer("seed", self.seed, 0)
         checks.integer("batch", self.batch, 1)
+        if self.window is not None and checks.integer("window", self.window, 1) < self.batch:
+            raise ValueError(f"window must be at least batch={self.batch}, got {self.window}")
         check_dtype_name(self.dtype)
         prompts.check_templates(self.templates)
 
@@ -91,6 +96,7 @@ class Experiment:
             "batch": self.batch,
             "device": self.device,
             "dtype": self.dtype,
+            **({} if self.window is None else {"window": self.window}),  # keys of runs without one stay
         }
 
     def all_parameters(self) -> dict[str, Any]:
@@ -140,6 +146,7 @@ def plan(
     templates: str | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    window: int | None = None,
 ) -> list[Experiment]:
     """The experiments of several methods and seeds, method by method.
 
@@ -159,6 +166,7 @@ def plan(
         templates: A template set; if None, the preset's, or the ensemble.
         device: Where to compute.
         dtype: The dtype of the encoder's weights.
+        window: As for ``Experiment``.
     """
     names = list(dict.fromkeys(methods))
     overrides = overrides_by_method(names, settings)
@@ -186,6 +194,7 @@ def plan(
             device=device,
             dtype=dtype,
             templates=templates or chosen.templates or "ensemble",
+            window=window,
         )
         for method in names
         for seed in seeds
