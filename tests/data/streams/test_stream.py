@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,16 +218,18 @@ def test_read_keeps_the_order_of_the_stream():
         assert gradual.read(batch)[:, 0, 0, 0].tolist() == expected.tolist()
 
 
-def test_read_files_and_what_cannot_be_read_together():
+def test_read_files_and_tensors_together():
     files = Domain("files", np.zeros(3, dtype=np.int64), Files())
     stream = make_stream("mixed", Dataset("x", ("a",), (files,)))
     assert stream.read(slice(0, 3)) == [Path(f"{i}.png") for i in stream.index]
     arrays = Domain("arrays", np.zeros(3, dtype=np.int64), Numbered(0))
     both = make_stream("mixed", Dataset("x", ("a",), (files, arrays)))
-    with pytest.raises(
-        ValueError, match=r"must have the same shape, or all be files, got \(3, 2, 2\), a file"
-    ):
-        both.read(slice(0, 6))
+    found = both.read(slice(0, 6))
+    for image, domain, index in zip(found, both.domain, both.index, strict=True):
+        if domain == 0:
+            assert image == Path(f"{index}.png")
+        else:
+            assert image.tolist() == torch.full((3, 2, 2), index).tolist()
     with pytest.raises(ValueError, match="made from labels only"):
         make_stream("mixed", [[0]]).read(slice(0, 1))
 

@@ -30,6 +30,8 @@ ALIASES: Mapping[str, Alias] = MappingProxyType(
         "mixed_correlated": Alias("correlated", _NOTE),
         "note": Alias("correlated", {**_NOTE, "domains": "successive"}),
         "class_sorted": Alias("by_class", {"order": "ascending"}),  # if it is given no delta
+        # MoETTA's, with data sets that are one: the data set ``potpourri``
+        "potpourri": Alias("mixed"),
         # CoTTA's
         "continual_rounds": Alias("cyclic", {"images": "repeated"}),
         # RoTTA's

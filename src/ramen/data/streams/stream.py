@@ -93,8 +93,11 @@ class Stream:
         ]
         return [b for b in batches if b.stop - b.start == size] if drop_last else batches
 
-    def read(self, batch: slice) -> "Tensor | list[Path]":
-        """The images of a batch in stream order, in a form that ``ZeroShotClassifier.preprocess`` takes."""
+    def read(self, batch: slice) -> "Tensor | list[Path | Tensor]":
+        """The images of a batch in stream order, in a form that ``ZeroShotClassifier.preprocess`` takes.
+
+        They are one tensor if all are tensors of one size, else a list of tensors and paths.
+        """
         import torch
 
         domains, indices = self.domain[batch], self.index[batch]
@@ -107,11 +110,8 @@ class Stream:
             for position, image in zip(positions, read, strict=True):
                 images[position] = image
         shapes = {tuple(image.shape) if isinstance(image, torch.Tensor) else "a file" for image in images}
-        if shapes == {"a file"} or not images:
+        if len(shapes) != 1 or shapes == {"a file"}:
             return images
-        if len(shapes) > 1:
-            found = ", ".join(sorted(map(str, shapes)))
-            raise ValueError(f"all images of a batch must have the same shape, or all be files, got {found}")
         return torch.stack(images)
 
     @property
