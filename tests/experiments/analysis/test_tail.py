@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramen.experiments.analysis.tail import TailScores, accuracies, tail_scores, worst_tenth
+from ramen.experiments.analysis.spread import worst_tenth
+from ramen.experiments.analysis.tail import TailScores, accuracies, tail_scores
 
 
 @given(right=st.lists(st.booleans(), min_size=1, max_size=60))

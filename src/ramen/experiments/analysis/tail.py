@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramen.experiments.analysis.spread import tenth, worst_tenth
+
 WINDOW = 100  # images
 _FEWEST = 10  # windows of a short stream
 
@@ -34,7 +36,7 @@ def tail_scores(correct: Tensor) -> TailScores:
     images = len(correct)
     windows = min(max(_FEWEST, images // WINDOW), images)
     starts = [images * number // windows for number in range(windows)]
-    last = correct[images - _tenth(images) :]
+    last = correct[images - tenth(images) :]
     return TailScores(_percent(last), worst_tenth(accuracies(correct, starts)), windows)
 
 
@@ -46,20 +48,6 @@ def accuracies(correct: Tensor, starts: Sequence[int]) -> list[float]:
     """
     ends = [*starts[1:], len(correct)]
     return [_percent(correct[start:end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def worst_tenth(values: Sequence[float]) -> float:
-    """The mean of the lowest tenth of the values, at least one; of runs, their expected tail accuracy.
-
-    >>> worst_tenth([70.0, 60.0, 80.0])
-    60.0
-    """
-    worst = sorted(values)[: _tenth(len(values))]
-    return sum(worst) / len(worst)
-
-
-def _tenth(count: int) -> int:
-    return -(-count // 10)
 
 
 def _percent(correct: Tensor) -> float:
