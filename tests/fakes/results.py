@@ -61,6 +61,7 @@ def sample_result(
                 "average": 55.0,
                 "domains": dict(zip(domains, zero_shot.tolist(), strict=True)),
                 "calibration_error": 6.0,
+                "tail": {"last": 54.0, "worst": 40.0, "windows": 10},
             },
             "difference": {"points": float(accuracies.mean() - 55.0), "margin": 0.8},
             "changes": {
@@ -73,6 +74,7 @@ def sample_result(
                 name: {"both_right": 80, "repaired": 20, "broken": 8, "both_wrong": _IMAGES - 108}
                 for name in domains
             },
+            "tail": {"last": float(average) - 1, "worst": float(average) - 10, "windows": 10},
             "refused": 0,
         },
         "composition": {

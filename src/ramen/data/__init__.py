@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ramen.data.registry import describe as describe
     from ramen.data.registry import list_datasets as list_datasets
     from ramen.data.registry import load as load
+    from ramen.data.streams import ALIASES as ALIASES
     from ramen.data.streams import PROTOCOLS as PROTOCOLS
     from ramen.data.streams import Stream as Stream
     from ramen.data.streams import make_stream as make_stream
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # Where each public name is defined. They are imported when first used: `import ramen.data` alone loads
 # neither torch nor numpy. No module of this package may have one of these names: it would hide the function.
 _HOMES = {
+    "ALIASES": "ramen.data.streams",
     "CORRUPTIONS": "ramen.data.corruptions",
     "DataError": "ramen.data.formats.reading",
     "Dataset": "ramen.data.dataset",

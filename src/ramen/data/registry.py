@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ramen.data.archives import Archive
 from ramen.data.dataset import Dataset
 from ramen.data.drawings.domains import DOMAINS
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.data.formats import arrays, cifar_c, domainbed, folder, imagenet_c, manifest, tiny
+from ramen.data.formats import arrays, cifar_c, domainbed, folder, imagenet_c, manifest, potpourri, tiny
 from ramen.data.formats.reading import Reader, Reading
 from ramen.utils.checks import nearest
 
@@ -110,6 +110,15 @@ _DATASETS = {
             "an .npz file with labels and one array (n, H, W, 3) per domain",
             arrays.read_arrays,
         ),
+        replace(
+            _own(
+                "potpourri",
+                "several data sets in one",
+                "a TOML file with one table [[set]] per data set",
+                potpourri.make_reader(lambda name, root, **options: read(name, root, **options)),
+            ),
+            same_names=True,
+        ),
         DataInfo(
             "tiny",
             "drawings for the tiny CLIP",
@@ -169,7 +178,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, **options: Any) 
     Args:
         name: One of ``list_datasets()``.
         root: The folder that holds the files, or its parent; the CSV file for ``"manifest"``, the .npz file
-            for ``"arrays"``, None for ``"tiny"``.
+            for ``"arrays"``, the TOML file for ``"potpourri"``, None for ``"tiny"``.
         **options: ``domains`` selects domains and their order. CIFAR-C and ImageNet-C take a ``severity``
             from 1 to 5; ImageNet-C takes the file ``class_names``, and its listed 5,000 images the file
             ``image_list``; ``"arrays"`` takes ``classes``; ``"tiny"`` takes ``pictures`` (images per domain)

@@ -77,5 +77,12 @@ class Prediction:
         """
         return self.zero_shot if isinstance(self.zero_shot, Tensor) else self.zero_shot()
 
+    def of(self, images: slice) -> "Prediction":
+        """The answer for some images of the batch."""
+        support = self.support
+        if support is not None:
+            support = Support(**{name: value[images] for name, value in vars(support).items()})
+        return Prediction(self.logits[images], self.zero_shot_logits[images], self.fallback[images], support)
+
     def __repr__(self) -> str:
         return f"Prediction(labels={self.labels.tolist()}, fallback={int(self.fallback.sum())})"

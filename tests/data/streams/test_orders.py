@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from ramen.data.streams.orders import long_tail
 from ramen.data.streams.stream import make_stream
 from ramen.utils.random_draws import Draws
-from tests.data.streams.small_datasets import (
-    balanced,
-    data,
-    pairs,
-    runs,
-    source,
-)
+from tests.data.streams.small_datasets import balanced, data, pairs, runs, source
 
 PATH = [1, 2, 3, 2, 1]
 
@@ -73,92 +67,47 @@ def test_gradual_sorts_the_severities():
     assert stream.dataset is sets[1]
 
 
-def test_correlated_within_slots_comes_in_runs():
-    """With one slot there is nothing to draw but the order of the classes."""
-    stream = make_stream("correlated", balanced(classes=6), slots=1)
-    assert runs(stream.labels()).tolist() == [80] * 6
-    assert len(runs(stream.domain)) > 200  # within a class, domains are mixed
-    orders = {tuple(make_stream("correlated", [[0, 1, 2]], s, slots=1).labels()) for s in range(60)}
-    assert len(orders) == 6
-
-
-@pytest.mark.parametrize("within", ["runs", "shuffled"])
-@pytest.mark.parametrize("seed", range(4))
-def test_correlated_against_a_plain_construction(seed, within):
-    labels = np.random.default_rng(seed).integers(0, 5, 60).tolist()
+def plain_rounds(labels, seed, rounds, repeated, reorder):
+    """Domain and index of each image, one after the other."""
     draws = Draws(seed, "order")
-    slots = [[] for _ in range(6)]
-    for label in range(5):
-        images = [i for i in range(60) if labels[i] == label]
-        images = [images[i] for i in draws.permutation(len(images))]
-        total, start = 0.0, 0
-        for slot, share in enumerate(draws.dirichlet(0.7, 6)):
-            total += share
-            end = len(images) if slot == 5 else math.floor(total * len(images) + 1e-9)
-            slots[slot].append(images[start:end])
-            start = end
-    expected = []
-    for slot in slots:
-        content = slot if within == "runs" else [[image] for chunk in slot for image in chunk]
-        for i in draws.permutation(len(content)):
-            expected += content[i]
-    stream = make_stream("correlated", [labels], seed, delta=0.7, slots=6, within=within)
-    assert stream.index.tolist() == expected
+    places = draws.permutation(len(labels)).tolist()
+    parts = {}
+    if not repeated:
+        for domain, values in enumerate(labels):
+            left = draws.permutation(len(values)).tolist()
+            for number in range(rounds):  # the first parts take one more of what is left over
+                size = len(values) // rounds + (number < len(values) % rounds)
+                parts[domain, number], left = left[:size], left[size:]
+    shown = []
+    for number in range(rounds):
+        if reorder and number:
+            places = draws.permutation(len(labels)).tolist()
+        for domain in places:
+            own = draws.permutation(len(labels[domain])) if repeated else parts[domain, number]
+            shown += [(domain, int(i)) for i in own]
+    return shown
 
 
-def test_correlated_shares_follow_the_dirichlet():
-    """Two classes, two slots: the first run is the leading class's share of the first slot, a beta number."""
-    labels = [[0] * 500 + [1] * 500]
-    streams = [make_stream("correlated", labels, seed, delta=2, slots=2) for seed in range(1500)]
-    shares = np.array([runs(stream.labels())[0] for stream in streams]) / 500
-    assert shares.mean() == pytest.approx(0.5, abs=0.02)
-    assert shares.var() == pytest.approx(1 / 20, rel=0.12)
+@pytest.mark.parametrize("reorder", [False, True])
+@pytest.mark.parametrize("images", ["repeated", "disjoint"])
+def test_cyclic_against_a_plain_construction(images, reorder):
+    labels = [[0] * 10, [1] * 7, [0] * 2]
+    stream = make_stream("cyclic", labels, 5, rounds=4, images=images, order="random", reorder=reorder)
+    assert pairs(stream) == plain_rounds(labels, 5, 4, images == "repeated", reorder)
 
 
-def test_one_slot_per_class_but_at_most_a_hundred():
-    for classes, slots in ((7, 7), (130, 100)):
-        labels = balanced(1, classes, 9)
-        assert pairs(make_stream("correlated", labels)) == pairs(
-            make_stream("correlated", labels, slots=slots)
-        )
-
-
-@pytest.mark.parametrize("whole", [1.0, 1 - 2**-53])
-def test_proportions_that_nearly_add_up_leave_no_strays(monkeypatch, whole):
-    """Each class is in the second of three slots."""
-    monkeypatch.setattr(Draws, "dirichlet", lambda *_: np.array([0.0, whole, 0.0]))
-    labels = make_stream("correlated", balanced(1, 10, 50), slots=3).labels()
-    assert runs(labels).tolist() == [50] * 10
-
-
-@pytest.mark.parametrize("delta", [0.01, 0.3, 100.0])
-def test_correlated_follows_delta(delta):
-    """The run of an image is as long as the sum of squared proportions says; few neighbouring runs merge."""
-    lengths = []
-    for seed in range(20):
-        stream = make_stream("correlated", balanced(1, 10, 200), seed, delta=delta, slots=10)
-        run = runs(stream.labels())
-        lengths.append((run**2).sum() / run.sum())
-    assert np.mean(lengths) == pytest.approx(200 * (delta + 1) / (10 * delta + 1), rel=0.1)
-
-
-def test_a_large_delta_with_shuffled_slots_is_uncorrelated():
-    labels = balanced(1, 10, 200)
-    loose = make_stream("correlated", labels, delta=1e6, within="shuffled").labels()
-    assert (loose[1:] == loose[:-1]).mean() == pytest.approx(0.1, abs=0.025)
-    tight = make_stream("correlated", labels, delta=0.01, within="shuffled").labels()
-    assert (tight[1:] == tight[:-1]).mean() > 0.3
-
-
-def test_correlated_domains():
-    labels = balanced(3, 4, 25)
-    successive = make_stream("correlated", labels, domains="successive")
-    assert successive.domain.tolist() == [0] * 100 + [1] * 100 + [2] * 100
-    assert successive.resets == ()
-    again = make_stream("correlated", labels, domains="successive", reset=True)
-    assert again.resets == (0, 100, 200)
-    assert pairs(again) == pairs(successive)
-    assert len(runs(successive.labels())) < 100
+def test_every_round_shows_every_domain():
+    labels = [[0] * 40, [1] * 30, [0] * 20]
+    stream = make_stream("cyclic", labels)
+    assert stream.rounds == tuple(range(0, 90, 9))
+    assert stream.domain.tolist() == 10 * ([0] * 4 + [1] * 3 + [2] * 2)
+    again = make_stream("continual_rounds", labels, rounds=3, limit=200)
+    assert again.rounds == (0, 90, 180)
+    assert again.domain.tolist() == (3 * ([0] * 40 + [1] * 30 + [2] * 20))[:200]
+    assert make_stream("cyclic", labels, limit=9).rounds == (0,)
+    drawn = make_stream("cyclic", labels, order="random", reorder=True)
+    orders = {tuple(dict.fromkeys(drawn.domain[start : start + 9].tolist())) for start in drawn.rounds}
+    assert len(orders) > 1
 
 
 def test_bursts_have_geometric_lengths():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,11 @@ all_variants = st.sampled_from(
         ("correlated", {}),
         ("correlated", {"delta": 3.0, "slots": 7, "within": "shuffled"}),
         ("correlated", {"domains": "successive", "reset": True}),
+        ("correlated", {"slots": "batches", "balance": True}),
+        ("by_class", {}),
+        ("by_class", {"order": "ascending", "domains": "successive"}),
+        ("cyclic", {"rounds": 3, "images": "disjoint"}),
+        ("cyclic", {"images": "disjoint", "order": "random", "reorder": True}),
         ("bursty", {"length": 1}),
         ("bursty", {"length": 3.5}),
         ("imbalanced", {"ratio": 4.0}),
@@ -46,6 +52,8 @@ GOLDEN = {
     "continual": "2fff81f6e0bcc442",
     "gradual": "b6758614194139a2",
     "correlated": "bf6ed1c3cdb2e25c",
+    "by_class": "3fb5cf96f2613b58",
+    "cyclic": "cd9e0c09c6fa09d8",
     "bursty": "7b476d5403742e9e",
     "imbalanced": "9e19dcf8e024b59c",
 }
@@ -156,6 +164,8 @@ def test_identity_is_plain_and_complete():
             "delta": 0.5,
             "slots": 3,
             "within": "runs",
+            "balance": False,
+            "at_least": 0,
             "domains": "mixed",
             "reset": False,
             "limit": 2,
@@ -208,16 +218,18 @@ def test_read_keeps_the_order_of_the_stream():
         assert gradual.read(batch)[:, 0, 0, 0].tolist() == expected.tolist()
 
 
-def test_read_files_and_what_cannot_be_read_together():
+def test_read_files_and_tensors_together():
     files = Domain("files", np.zeros(3, dtype=np.int64), Files())
     stream = make_stream("mixed", Dataset("x", ("a",), (files,)))
     assert stream.read(slice(0, 3)) == [Path(f"{i}.png") for i in stream.index]
     arrays = Domain("arrays", np.zeros(3, dtype=np.int64), Numbered(0))
     both = make_stream("mixed", Dataset("x", ("a",), (files, arrays)))
-    with pytest.raises(
-        ValueError, match=r"must have the same shape, or all be files, got \(3, 2, 2\), a file"
-    ):
-        both.read(slice(0, 6))
+    found = both.read(slice(0, 6))
+    for image, domain, index in zip(found, both.domain, both.index, strict=True):
+        if domain == 0:
+            assert image == Path(f"{index}.png")
+        else:
+            assert image.tolist() == torch.full((3, 2, 2), index).tolist()
     with pytest.raises(ValueError, match="made from labels only"):
         make_stream("mixed", [[0]]).read(slice(0, 1))
 
@@ -243,10 +255,18 @@ def test_every_protocol_has_a_description():
         ("bursty", {"length": 0.5}, "length must be finite and at least 1, got 0.5"),
         ("correlated", {"delta": 0}, "delta must be finite and above 0, got 0"),
         ("correlated", {"slots": 0}, "slots must be at least 1, got 0"),
+        ("correlated", {"slots": "x"}, "slots must be one of 'classes', 'batches', got 'x'"),
+        ("correlated", {"at_least": -1}, "at_least must be at least 0, got -1"),
+        ("correlated", {"balance": 1}, "balance must be True or False"),
+        ("by_class", {"order": "x"}, "order must be one of 'random', 'ascending', got 'x'"),
+        ("by_class", {"reset": True}, "reset must be False if"),
         ("correlated", {"within": "x"}, "within must be one of 'runs', 'shuffled', got 'x'"),
         ("correlated", {"domains": "x"}, "domains must be one of 'mixed', 'successive', got 'x'"),
         ("correlated", {"reset": True}, "reset must be False if"),
         ("correlated", {"reset": 1}, "reset must be True or False"),
+        ("cyclic", {"rounds": 0}, "rounds must be at least 1, got 0"),
+        ("cyclic", {"images": "x"}, "images must be one of 'repeated', 'disjoint', got 'x'"),
+        ("cyclic", {"reorder": True}, "reorder must be False unless order=.*got True with order=None"),
         ("imbalanced", {"ratio": 0.5}, "ratio must be finite and at least 1, got 0.5"),
         ("imbalanced", {"over": "x"}, "over must be one of 'classes', 'domains', got 'x'"),
         ("continual", {"order": "x"}, "order must be one of 'random', got 'x'"),

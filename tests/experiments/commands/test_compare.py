@@ -43,6 +43,7 @@ def test_compare_prints_the_table_and_the_averages(store) -> None:
     assert lines[7].split()[:2] == ["paper", "61.0"]
     assert "Averages over domains" in text
     assert "73.15 ± 0.71" in text  # 72.65 and one point more
+    assert "Who wins: CIFAR-10-C" in text
 
 
 def test_averages_come_first_in_a_narrow_terminal(store) -> None:
@@ -68,7 +69,7 @@ def test_formats(store, tmp_path) -> None:
     assert float(rows[2]["paper"]) == 72.7
     assert float(rows[2]["measured"]) == pytest.approx(73.15, abs=0.01)
     ramen("compare", store, "--out", tmp_path / "out" / "table.tex")
-    assert (tmp_path / "out" / "table.tex").read_text().count("\\begin{tabular}") == 2
+    assert (tmp_path / "out" / "table.tex").read_text().count("\\begin{tabular}") == 3
 
 
 def test_json_is_all_there_is_on_standard_output(store) -> None:
@@ -76,6 +77,7 @@ def test_json_is_all_there_is_on_standard_output(store) -> None:
     assert [one["table"] for one in content["tables"]] == [
         "accuracy",
         "averages",
+        "ranking",
         "time",
         "memory",
         "changes",

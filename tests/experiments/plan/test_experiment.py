@@ -29,6 +29,18 @@ def test_the_key_is_the_same_on_every_machine():
     assert BASE.path(Path("out")) == Path("out/cifar10c/mixed/mint-seed0-04c2e068b468.json")
 
 
+def test_an_alias_is_the_same_experiment():
+    """Also its preset's row is that of the protocol that it stands for."""
+    alias = dataclasses.replace(BASE, protocol="practical", protocol_parameters={"delta": 0.5})
+    parameters = {"delta": 0.5, "domains": "successive"}
+    named = dataclasses.replace(BASE, protocol="correlated", protocol_parameters=parameters)
+    assert alias == named
+    assert alias.key() == named.key()
+    options = {"model": "ViT-B-32/openai", "data": "cifar10c", "root": "DATA"}
+    short, long = (plan(["tent"], protocol=name, **options) for name in ("reset_each_shift", "single"))
+    assert short == long
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -85,6 +85,9 @@ def check_against_plain_loop(result, classifier, stream, batch=7):
     expected = [100 * np.mean(hits) if hits else None for hits in per_class]
     assert scores["classes"] == [None if e is None else pytest.approx(e) for e in expected]
     assert scores["balanced"] == pytest.approx(np.mean([e for e in expected if e is not None]))
+    tenth = -(-len(right) // 10)
+    assert scores["tail"]["last"] == pytest.approx(100 * np.mean(right[-tenth:]))
+    assert scores["zero_shot"]["tail"]["last"] == pytest.approx(100 * np.mean(plain[-tenth:]))
     assert scores["calibration_error"] == pytest.approx(plain_ece(sure, right))
     assert scores["zero_shot"]["calibration_error"] == pytest.approx(plain_ece(zero_sure, plain))
     return pairs, names
@@ -134,6 +137,17 @@ def test_the_result_has_the_keys_of_the_sample(mixed):
 
     for method, result in mixed[1].items():
         assert shape(result) == shape(sample_result(method))
+
+
+def test_rounds_have_their_accuracies(tmp_path, classifier):
+    changes = {"protocol": "continual_rounds", "protocol_parameters": {"rounds": 2, "per_domain": 3}}
+    (result,) = run_experiments(planned("clip", **changes), tmp_path)
+    stream = make_stream("continual_rounds", ramen_data(), 0, rounds=2, per_domain=3)
+    assert stream.rounds == (0, 12)
+    scores = result["scores"]
+    assert scores["rounds"] == scores["zero_shot"]["rounds"]  # the same images twice, nothing is learnt
+    assert scores["rounds"] == [pytest.approx(scores["average"])] * 2
+    check_against_plain_loop(result, classifier, stream)
 
 
 def test_single_domains_with_resets(tmp_path, classifier):

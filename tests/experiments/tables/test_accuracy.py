@@ -10,6 +10,7 @@ from ramen.experiments.tables.accuracy import accuracy_table, averages_table
 from ramen.experiments.tables.changes import changes_table
 from ramen.experiments.tables.cost import cost_table, memory_table, time_table
 from ramen.experiments.tables.group_rows import group_rows
+from ramen.experiments.tables.ranking import ranking_table
 from ramen.experiments.tables.terminal import print_tables, width
 from tests.fakes.published_results import published_result
 from tests.fakes.results import sample_result
@@ -99,5 +100,6 @@ def test_every_table_prints_in_forty_columns() -> None:
     groups = rows_of(published_result("tent"), published_result("ramen"))
     console = Console(file=io.StringIO(), width=40, color_system=None)
     makers = (accuracy_table, averages_table, time_table, memory_table, cost_table, changes_table)
+    makers += (ranking_table,)
     print_tables(console, [make(groups) for make in makers])
     assert max(map(len, console.file.getvalue().splitlines())) <= 40

@@ -60,7 +60,8 @@ def verify(
     root: Annotated[
         Path,
         typer.Option(
-            help="The folder with the files; the CSV file for `manifest`, the .npz file for `arrays`."
+            help="The folder with the files; the CSV file for `manifest`, the .npz file for `arrays`, "
+            "the TOML file for `potpourri`."
         ),
     ],
     severity: Annotated[

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ramen.data.streams.aliases import ALIASES
 from ramen.utils import checks
 from ramen.utils.random_draws import IntArray
 
@@ -35,6 +36,7 @@ class Order:
     indices: IntArray  # into the candidates
     resets: tuple[int, ...] = ()  # positions in the stream before which a method is reset
     severity: IntArray | None = None  # per image, if the candidates have several
+    rounds: tuple[int, ...] = ()  # positions at which the domains begin again, if they do
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,20 @@ def protocol(description: str, **facts: bool) -> Callable[[Callable[..., Order]]
 
 
 def find_protocol(name: str) -> Protocol:
-    """The protocol of that name."""
+    """The protocol of that name, or that the alias stands for."""
+    return resolve_protocol(name, {})[0]
+
+
+def resolve_protocol(name: str, parameters: Mapping[str, Any]) -> tuple[Protocol, dict[str, Any]]:
+    """The protocol that a name or an alias stands for, and its parameters: the given ones override an alias.
+
+    >>> found, parameters = resolve_protocol("stata_high", {"slots": 20})
+    >>> found.name, parameters
+    ('correlated', {'slots': 20, 'within': 'shuffled', 'delta': 0.001})
+    """
+    alias = ALIASES.get(name)
+    if alias is not None:
+        return PROTOCOLS[alias.protocol], {**alias.parameters, **parameters}
     if name not in PROTOCOLS:
-        raise ValueError(f"there is no protocol {name!r}{checks.nearest(str(name), PROTOCOLS)}")
-    return PROTOCOLS[name]
+        raise ValueError(f"there is no protocol {name!r}{checks.nearest(str(name), [*PROTOCOLS, *ALIASES])}")
+    return PROTOCOLS[name], dict(parameters)

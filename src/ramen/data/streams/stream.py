@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import ramen.data.streams.orders  # noqa: F401  # registers the protocols
+# these register the protocols
+import ramen.data.streams.label_orders
+import ramen.data.streams.orders  # noqa: F401
 from ramen.data.dataset import Dataset, Domain, Labels, PreparedSource
-from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol
+from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol, resolve_protocol
 from ramen.data.streams.stream_inputs import StreamSource, resolve_source
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, IntArray
@@ -23,7 +25,7 @@ from ramen.utils.random_draws import Draws, IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream"]
+__all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream", "resolve_protocol"]
 
 # Parameters of every protocol.
 COMMON = {
@@ -46,6 +48,7 @@ class Stream:
         resets: The positions before which a method is reset, ascending; the first may be 0.
         severity: The severity of each image ``(N,)``, if the stream has several.
         severities: The data set of each severity, if there are several.
+        rounds: The positions at which each round begins, if the domains come again.
     """
 
     protocol: str
@@ -57,6 +60,7 @@ class Stream:
     resets: tuple[int, ...] = ()
     severity: IntArray | None = None
     severities: Mapping[int, Dataset] = field(default_factory=dict)
+    rounds: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.domain)
@@ -89,8 +93,11 @@ class Stream:
         ]
         return [b for b in batches if b.stop - b.start == size] if drop_last else batches
 
-    def read(self, batch: slice) -> "Tensor | list[Path]":
-        """The images of a batch in stream order, in a form that ``ZeroShotClassifier.preprocess`` takes."""
+    def read(self, batch: slice) -> "Tensor | list[Path | Tensor]":
+        """The images of a batch in stream order, in a form that ``ZeroShotClassifier.preprocess`` takes.
+
+        They are one tensor if all are tensors of one size, else a list of tensors and paths.
+        """
         import torch
 
         domains, indices = self.domain[batch], self.index[batch]
@@ -103,11 +110,8 @@ class Stream:
             for position, image in zip(positions, read, strict=True):
                 images[position] = image
         shapes = {tuple(image.shape) if isinstance(image, torch.Tensor) else "a file" for image in images}
-        if shapes == {"a file"} or not images:
+        if len(shapes) != 1 or shapes == {"a file"}:
             return images
-        if len(shapes) > 1:
-            found = ", ".join(sorted(map(str, shapes)))
-            raise ValueError(f"all images of a batch must have the same shape, or all be files, got {found}")
         return torch.stack(images)
 
     @property
@@ -164,7 +168,7 @@ def make_stream(
     """Put the images of a data set into the order of a protocol.
 
     Args:
-        name: One of ``PROTOCOLS``.
+        name: One of ``PROTOCOLS`` or ``ALIASES``.
         dataset: A data set; for ``gradual``, a mapping from severity to data set, all with the same domains,
             classes and labels. The labels of each domain are enough for a stream whose images are not read.
         seed: Determines the order, and which images are used if not all are.
@@ -179,11 +183,11 @@ def make_stream(
     >>> [(b.start, b.stop) for b in stream.batches(2)]
     [(0, 2), (2, 3), (3, 5)]
     """
-    protocol = find_protocol(name)
+    protocol, parameters = resolve_protocol(name, parameters)
     for given in parameters:
         if given not in protocol.parameters:
             hint = checks.nearest(given, [*protocol.parameters, *COMMON])
-            raise TypeError(f"protocol {name!r} has no parameter {given!r}{hint}")
+            raise TypeError(f"protocol {protocol.name!r} has no parameter {given!r}{hint}")
     seed = checks.integer("seed", seed, 0)
     limit = None if limit is None else checks.integer("limit", limit, 1)
     per_domain = None if per_domain is None else checks.integer("per_domain", per_domain, 1)
@@ -199,7 +203,7 @@ def make_stream(
     kept = order.indices[:limit]
     all_parameters = {**protocol.parameters, **parameters, "limit": limit, "per_domain": per_domain}
     return Stream(
-        protocol=name,
+        protocol=protocol.name,
         parameters=MappingProxyType({key: _plain(value) for key, value in all_parameters.items()}),
         seed=seed,
         dataset=first,
@@ -208,6 +212,7 @@ def make_stream(
         resets=tuple(reset for reset in order.resets if reset < len(kept)),
         severity=None if order.severity is None else _read_only(order.severity[:limit]),
         severities=MappingProxyType(severities),
+        rounds=tuple(start for start in order.rounds if start < len(kept)),
     )
 
 

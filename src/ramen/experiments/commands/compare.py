@@ -13,8 +13,8 @@ from ramen.utils.exit_codes import exit_on_error
 if TYPE_CHECKING:
     from ramen.experiments.tables.table import Table
 
-KINDS = ("accuracy", "averages", "time", "memory", "changes")
-_DEFAULT_KINDS = ("accuracy", "averages")
+KINDS = ("accuracy", "averages", "ranking", "time", "memory", "changes")
+_DEFAULT_KINDS = ("accuracy", "averages", "ranking")
 
 
 @options.with_experiment_options()
@@ -35,7 +35,7 @@ def compare(
     store: options.Store = Path("results"),
     table: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(KINDS)} or all; repeatable. Default: {' and '.join(_DEFAULT_KINDS)}."),
+        typer.Option(help=f"{', '.join(KINDS)} or all; repeatable. Default: {', '.join(_DEFAULT_KINDS)}."),
     ] = None,
     form: options.Format = None,
     out: options.Out = None,
@@ -95,10 +95,10 @@ def make_tables(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[s
     from ramen.experiments.tables.changes import changes_table
     from ramen.experiments.tables.cost import memory_table, time_table
     from ramen.experiments.tables.group_rows import group_rows
+    from ramen.experiments.tables.ranking import ranking_table
 
-    makers = dict(
-        zip(KINDS, (accuracy_table, averages_table, time_table, memory_table, changes_table), strict=True)
-    )
+    tables = accuracy_table, averages_table, ranking_table, time_table, memory_table, changes_table
+    makers = dict(zip(KINDS, tables, strict=True))
     runs = [result for result in results if result["kind"] == "run"]
     if not runs:
         raise ValueError("there are no results of runs to compare")

@@ -20,7 +20,9 @@ Model = Annotated[
 ]
 Data = Annotated[str, typer.Option(help="A data set; `ramen data list` shows them.")]
 Root = Annotated[Path | None, typer.Option(help="The data set's folder or file.")]
-Protocol = Annotated[str, typer.Option(help="The order of the stream: mixed, single, ...")]
+Protocol = Annotated[
+    str, typer.Option(help="The order of the stream: mixed, single, ... or an alias: non_iid, ...")
+]
 Seed = Annotated[list[int] | None, typer.Option(min=0, help="A seed; repeatable. Default: 0.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Run this many seeds: 0, 1, ...")]
 Set = Annotated[
@@ -33,6 +35,12 @@ Preset = Annotated[
     str | None, typer.Option(help="A preset's name, a .toml file, or `none`. Default: the data set's preset.")
 ]
 Batch = Annotated[int | None, typer.Option(min=1, help="Images per batch. Default: the preset's.")]
+Window = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Give methods the last so many images with each batch; only the batch's answers count."
+    ),
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many images from the stream's start.")]
 PerDomain = Annotated[
     int | None, typer.Option(min=1, help="Use only this many images of each domain, drawn at random.")
@@ -97,6 +105,7 @@ class ExperimentOptions:
     settings: Set = None
     preset: Preset = None
     batch: Batch = None
+    window: Window = None
     limit: Limit = None
     per_domain: PerDomain = None
     severity: Severity = None
@@ -137,6 +146,7 @@ class ExperimentOptions:
             data_options={**parse_pairs("--data-set", self.data_set or ()), **_given(options)},
             protocol_parameters={**parse_pairs("--protocol-set", self.protocol_set or ()), **_given(part)},
             batch=self.batch,
+            window=self.window,
             templates=self.templates,
             **_given({"device": self.device, "dtype": self.dtype}),
         )

@@ -39,7 +39,7 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@options.with_experiment_options("seed", "seeds")
+@options.with_experiment_options("seed", "seeds", "window")
 def study(
     *,
     name: Annotated[str, typer.Argument(help="similarity, no-cache, cost, harm or poison.")],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ramen.data.registry as datasets
-from ramen.data.streams.stream import COMMON, find_protocol
+from ramen.data.streams.stream import COMMON, resolve_protocol
 from ramen.experiments.plan.presets import NO_PRESET, find_preset
 from ramen.experiments.plan.values import from_plain, overrides_by_method, plain
 from ramen.methods._registry import describe
@@ -29,7 +29,7 @@ class Experiment:
         data: A name of ``ramen.data.registry``.
         root: The data set's folder or file.
         data_options: Severity, domains, and the data set's other options.
-        protocol: The order of the stream.
+        protocol: The order of the stream; an alias is replaced by the protocol that it stands for.
         protocol_parameters: ``limit``, ``per_domain``, and the protocol's own.
         parameters: The method's, from the preset and the user; all others have their defaults.
         preset: The preset's name.
@@ -40,6 +40,8 @@ class Experiment:
         device: Where to compute.
         dtype: The dtype of the encoder's weights.
         templates: A name in ``ramen.prompts.TEMPLATE_SETS``.
+        window: If given, the method gets the last so many images with each batch; only the batch's answers
+            count.
     """
 
     method: str
@@ -58,6 +60,7 @@ class Experiment:
     device: str = "cpu"
     dtype: str = "float32"
     templates: str = "ensemble"
+    window: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be run."""
@@ -65,10 +68,15 @@ class Experiment:
         options = datasets.describe(self.data).options
         _known(f"data set {self.data!r}", self.data_options, options, what="option")
         datasets.check_root(self.data, self.root)
-        protocol = find_protocol(self.protocol)
+        protocol, parameters = resolve_protocol(self.protocol, self.protocol_parameters)
+        # the same stream is the same experiment, whatever it is called
+        object.__setattr__(self, "protocol", protocol.name)
+        object.__setattr__(self, "protocol_parameters", parameters)
         _known(f"protocol {self.protocol!r}", self.protocol_parameters, {*protocol.parameters, *COMMON})
         checks.integer("seed", self.seed, 0)
         checks.integer("batch", self.batch, 1)
+        if self.window is not None and checks.integer("window", self.window, 1) < self.batch:
+            raise ValueError(f"window must be at least batch={self.batch}, got {self.window}")
         check_dtype_name(self.dtype)
         prompts.check_templates(self.templates)
 
@@ -88,6 +96,7 @@ class Experiment:
             "batch": self.batch,
             "device": self.device,
             "dtype": self.dtype,
+            **({} if self.window is None else {"window": self.window}),  # keys of runs without one stay
         }
 
     def all_parameters(self) -> dict[str, Any]:
@@ -137,6 +146,7 @@ def plan(
     templates: str | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    window: int | None = None,
 ) -> list[Experiment]:
     """The experiments of several methods and seeds, method by method.
 
@@ -145,7 +155,7 @@ def plan(
         model: As ``load_model`` takes it; the preset's if None.
         data: A data set.
         root: Its folder or file.
-        protocol: The order of the stream.
+        protocol: The order of the stream, or an alias.
         seeds: One run per method and seed.
         preset: A name, a file, or ``"none"``; if None, the data set's preset, if it has one.
         settings: ``"topk=10"`` for every method that has it, ``"ramen.topk=10"`` for one; they override the
@@ -156,12 +166,14 @@ def plan(
         templates: A template set; if None, the preset's, or the ensemble.
         device: Where to compute.
         dtype: The dtype of the encoder's weights.
+        window: As for ``Experiment``.
     """
     names = list(dict.fromkeys(methods))
     overrides = overrides_by_method(names, settings)
     chosen = find_preset(preset, data, model)
     if model is None and chosen.model is None:
         raise ValueError(f"model must be given: there is no preset for data set {data!r}")
+    order, order_parameters = resolve_protocol(protocol, protocol_parameters or {})
     options = dict(data_options or {})
     if chosen.severity is not None and "severity" in datasets.describe(data).options:
         options.setdefault("severity", chosen.severity)
@@ -172,9 +184,9 @@ def plan(
             data=data,
             root=None if root is None else str(root),
             data_options=options,
-            protocol=protocol,
-            protocol_parameters=dict(protocol_parameters or {}),
-            parameters={**chosen.row(method, protocol), **overrides[method]},
+            protocol=order.name,
+            protocol_parameters=order_parameters,
+            parameters={**chosen.row(method, order.name), **overrides[method]},
             preset=None if chosen is NO_PRESET else chosen.name,
             overrides=overrides[method],
             seed=seed,
@@ -182,6 +194,7 @@ def plan(
             device=device,
             dtype=dtype,
             templates=templates or chosen.templates or "ensemble",
+            window=window,
         )
         for method in names
         for seed in seeds

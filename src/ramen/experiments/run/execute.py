@@ -183,14 +183,15 @@ def _settings_lines(run: MethodRun) -> list[str]:
     height, width = steps["size"]
     options = ", ".join(f"{name}={value}" for name, value in e.identity()["data_options"].items())
     parameters = ", ".join(f"{name}={value}" for name, value in e.identity()["parameters"].items())
+    window = f", each at the end of a window of {e.window}" if e.window is not None else ""
     random = " (random weights: its accuracies mean nothing)" if e.model.startswith("random:") else ""
     return [
         f"model      {e.model}{random}, weights {classifier['weights'][:19]}, {e.dtype} on {e.device}",
         f"images     {width}x{height} pixels, {steps['interpolation']}, {steps['resize_mode']}",
         f"templates  {e.templates}: {len(classifier['templates'])}, first {classifier['templates'][0]!r}",
         f"data       {e.data}{f' ({options})' if options else ''}, {classifier['classes']} classes",
-        f"stream     {e.protocol}, seed {e.seed}, {len(run.stream):,} images in batches of {e.batch}; "
-        f"resets: {provenance.reset_policy(run.stream)}",
+        f"stream     {e.protocol}, seed {e.seed}, {len(run.stream):,} images in batches of {e.batch}"
+        f"{window}; resets: {provenance.reset_policy(run.stream)}",
         f"method     {e.method}, predicts with {run.method.info.predicts_with}; "
         f"{parameters or 'defaults'} (preset {e.preset or 'none'})",
     ]

@@ -42,8 +42,3 @@ def everybodys(answer: Prediction, peers: Peers | None) -> Prediction:
 def for_all(peers: Peers | None, condition: bool) -> bool:
     """Whether a condition holds, or in a group, whether it holds in any process."""
     return condition if peers is None else any(peers.numbers(condition, "agreeing on what to do next"))
-
-
-def total(peers: Peers | None, count: int) -> int:
-    """A count, or that of all processes of a group together."""
-    return count if peers is None else sum(peers.numbers(count, "counting"))

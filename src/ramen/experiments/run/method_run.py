@@ -18,9 +18,10 @@ from ramen.experiments.plan.experiment import Experiment
 from ramen.experiments.plan.values import plain
 from ramen.experiments.run import provenance
 from ramen.experiments.run.checkpoint import Checkpoint
-from ramen.experiments.run.group_parts import everybodys, for_all, own_part, readable_part, total
+from ramen.experiments.run.group_parts import everybodys, for_all, own_part, readable_part
 from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.run.outcome import Outcome
+from ramen.experiments.run.sliding_window import SlidingWindow
 from ramen.methods._answers import Prediction
 from ramen.methods._registry import create
 from ramen.models.classifier import ZeroShotClassifier
@@ -48,6 +49,8 @@ class MethodRun:
         stream: Stream,
         group: Group = None,
     ) -> None:
+        if experiment.window is not None and group is not None:
+            raise ValueError(f"window must be None in a group of processes, got {experiment.window}")
         self.experiment, self.classifier, self.stream = experiment, classifier, stream
         self.method = create(
             experiment.method, classifier, seed=experiment.seed, group=group, **experiment.parameters
@@ -57,7 +60,9 @@ class MethodRun:
         self.done = self.batches = self.resumed = 0
         self.first_batch: float | None = None
         self.started = provenance.now()
-        self._refused_before = 0  # in earlier parts of the stream
+        self.refused = 0  # images that were answered zero-shot because something about them was not finite
+        size = experiment.window
+        self._window = None if size is None else SlidingWindow(size, stream, classifier)
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for the run to resume from a checkpoint."""
@@ -119,12 +124,13 @@ class MethodRun:
 
     def _step(self, batch: slice, images: Tensor) -> Prediction:
         if batch.start in self.stream.resets:
-            self._refused_before += self._refused_now
             self.method.reset()
         device, peers = self.classifier.device, self.method.peers
         own = own_part(batch, peers)
         with self.clock.stage("preprocess"):
             images = images.to(device)[: own.stop - own.start]
+            if self._window is not None:
+                images, own = self._window.extended(batch, images), self._window.positions(batch)
         start = time.perf_counter()
         with self.clock.stage("predict"):
             answer = self.method.predict(
@@ -138,19 +144,13 @@ class MethodRun:
             wait_for(device)
         with self.clock.stage("score"):
             answer = everybodys(answer, peers)
+            if self._window is not None:
+                answer = answer.of(slice(batch.start - own.start, None))
             self.outcome.add(batch, answer)
+            self.refused += int(answer.fallback.sum())
         self.done = batch.stop
         self.batches += 1
         return answer
-
-    @property
-    def refused(self) -> int:
-        """Images that were answered zero-shot because something about them was not finite."""
-        return self._refused_before + self._refused_now
-
-    @property
-    def _refused_now(self) -> int:
-        return total(self.method.peers, self.method.images_refused)
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class MethodRun:
         facts = {
             "done": self.done,
             "batches": self.batches,
-            "refused": self.refused if self._between_parts else self._refused_before,
+            "refused": self.refused,
             "seconds": self.clock.seconds,
             "first_batch": self.first_batch,
             "peak_device_bytes": self.memory.device_bytes(),
@@ -194,14 +194,14 @@ class MethodRun:
         self.memory.restore(facts["peak_device_bytes"], facts["peak_host_bytes"])
         self.done, self.batches = facts["done"], facts["batches"]
         self.first_batch, self.started = facts["first_batch"], facts["started"]
-        self._refused_before, self.resumed = facts["refused"], facts["resumed"] + 1
+        self.refused, self.resumed = facts["refused"], facts["resumed"] + 1
 
     # -- the result ---------------------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any]:
         """The result in plain values, as it is written to disk."""
         experiment, method = self.experiment, self.method
-        forwards, backwards = method.passes()
+        forwards, backwards = self._passes()
         with self.clock.stage("score"):
             scores, composition = self.outcome.scores(self.refused), self.outcome.composition_block()
         return {
@@ -237,6 +237,12 @@ class MethodRun:
                 "resumed": self.resumed,
             },
         }
+
+    def _passes(self) -> tuple[float, float]:
+        """Forward and backward passes per image of the stream, which a window holds several times."""
+        forwards, backwards = self.method.passes()
+        times = 1 if self._window is None else self._window.repetition(self.experiment.batch)
+        return forwards * times, backwards * times
 
 
 def _preparing_threads(device: torch.device) -> int:

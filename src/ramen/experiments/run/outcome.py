@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ramen.data.streams.stream import Stream
 from ramen.experiments.analysis import scoring
+from ramen.experiments.analysis.tail import accuracies, tail_scores
 from ramen.methods._answers import Prediction, Support
 
 
@@ -27,6 +28,7 @@ class Outcome:
         self.domains = torch.from_numpy(np.array(stream.domain, dtype=np.int64))
         self.names = [domain.name for domain in stream.dataset.domains]
         self.classes = len(stream.dataset.classes)
+        self.rounds = stream.rounds
         self.predicted = torch.full_like(self.labels, -1)
         self.zero_shot = torch.full_like(self.labels, -1)
         self.confidence = torch.zeros(len(self.labels), dtype=torch.float64)
@@ -80,13 +82,13 @@ class Outcome:
         present, domains = torch.unique(self.domains, return_inverse=True)
         names, count = [self.names[number] for number in present.tolist()], len(present)
         correct, plain = self.predicted == self.labels, self.zero_shot == self.labels
-        accuracies = scoring.domain_accuracies(correct, domains, count)
+        own = scoring.domain_accuracies(correct, domains, count)
         before = scoring.domain_accuracies(plain, domains, count)
         per_class = scoring.class_accuracies(correct, self.labels, self.classes)
         changes = scoring.domain_changes(correct, plain, domains, count)
         return {
-            "average": float(accuracies.mean()),
-            "domains": dict(zip(names, accuracies.tolist(), strict=True)),
+            "average": float(own.mean()),
+            "domains": dict(zip(names, own.tolist(), strict=True)),
             "images": dict(zip(names, torch.bincount(domains).tolist(), strict=True)),
             "balanced": scoring.balanced_accuracy(correct, self.labels),
             "classes": [None if math.isnan(value) else value for value in per_class],
@@ -95,12 +97,20 @@ class Outcome:
                 "average": float(before.mean()),
                 "domains": dict(zip(names, before.tolist(), strict=True)),
                 "calibration_error": scoring.calibration_error(self.zero_shot_confidence, plain),
+                "tail": asdict(tail_scores(plain)),
+                **self._rounds_block(plain),
             },
             "difference": asdict(scoring.paired_difference(correct, plain, domains, count)),
             "changes": asdict(scoring.changes(correct, plain)),
             "domain_changes": {name: asdict(change) for name, change in zip(names, changes, strict=True)},
+            "tail": asdict(tail_scores(correct)),
+            **self._rounds_block(correct),
             "refused": refused,
         }
+
+    def _rounds_block(self, correct: Tensor) -> dict[str, list[float]]:
+        """Accuracy on each round, if the domains come again."""
+        return {"rounds": accuracies(correct, self.rounds)} if self.rounds else {}
 
     def composition_block(self) -> dict[str, Any] | None:
         """The block "composition": the domains of the entries that supported each domain's images, if any."""

@@ -6,7 +6,7 @@ made of it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def target_class(classifier: ZeroShotClassifier, seed: int) -> int:
     return int(Draws(seed, "target class").permutation(classifier.num_classes)[0])
 
 
-def own_pixels(classifier: ZeroShotClassifier, images: Tensor | list[Path]) -> Tensor:
+def own_pixels(classifier: ZeroShotClassifier, images: Tensor | Sequence[Path | Tensor]) -> Tensor:
     """Images as attacks take them: resized and cropped, uint8 ``(n, 3, H, W)`` on the CPU."""
     return classifier.preprocess.pixels(images, device="cpu")
 
