@@ -45,7 +45,8 @@ from ramen.utils.peers import Group
             "NOTE's instance-aware BatchNorm is left out: it needs a model that was trained with it. "
             "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' uses those of "
             "the batch for the prediction and those of the memory for the step, which makes an image's "
-            "prediction depend on the rest of its batch",
+            "prediction depend on the rest of its batch. Pseudo-labels then come from the batch's logits; "
+            "NOTE's code passes each image alone for its pseudo-label",
             "random draws depend on the seed and the number of images so far, not on the batch size",
         ),
     )

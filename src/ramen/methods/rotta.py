@@ -48,6 +48,8 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
             "also open: how normalised images are augmented. Here they are brought back to [0, 1] and "
             "normalised again, which needs the classifier's preprocessing or mean and std",
             "a batch is predicted as a whole before the updates that fall into it",
+            "decided here: all norm layers are trained. RoTTA's code trains BatchNorm layers alone, so that it "
+            "would change nothing in a ViT",
             "BatchNorm keeps its running statistics, as in Ramen's code; statistics='robust' is RoTTA's own: "
             "stored statistics, of which each pass over the memory replaces the share alpha=0.05 by its own. "
             "As in RoTTA's code, student and teacher store separate statistics, the student's from augmented "
