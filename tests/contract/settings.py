@@ -26,6 +26,12 @@ SETTINGS = [
     ("watt", {"rounds": 1, "steps": 1, "templates": "watt", "detach_targets": True}),
     ("clipartt", {"iterations": 2, "topk": 2, "detach_targets": True, "cached_prompts": 1}),
     ("mint", {"prior": 20.0}),
+    ("tent", {"optimizer": "sgd", "loss": "come", "lr": 1e-2}),
+    ("sar", {"optimizer": "adam", "loss": "come", "lr": 1e-3, "margin": 0.8, "reset_below": 0.4}),
+    ("note", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
+    ("rotta", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
+    ("eata", {"lr": 1e-2, "margin": 0.8, "redundancy": 2.0, "reset_every": 3, "class_balance": 0.9}),
+    ("deyo", {"lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0, "transform": "pixel", "frozen": "none"}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -37,4 +43,6 @@ STATISTICS_SETTINGS = [
     ("watt", {"statistics": "batch", "rounds": 1, "steps": 1}),
     ("clipartt", {"statistics": "batch", "iterations": 2}),
     ("mint", {"statistics": "batch", "prior": 20.0}),
+    ("eata", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "redundancy": 2.0}),
+    ("deyo", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0}),
 ]
