@@ -30,6 +30,12 @@ SETTINGS = [
     ("t3a", {"capacity": 2, "text": "support"}),
     ("oga", {"capacity": 20, "divide_by": "capacity"}),
     ("onzeta", {"horizon": 5, "proxy_share": 1.0}),
+    ("tent", {"optimizer": "sgd", "loss": "come", "lr": 1e-2}),
+    ("sar", {"optimizer": "adam", "loss": "come", "lr": 1e-3, "margin": 0.8, "reset_below": 0.4}),
+    ("note", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
+    ("rotta", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
+    ("eata", {"lr": 1e-2, "margin": 0.8, "redundancy": 2.0, "reset_every": 3, "class_balance": 0.9}),
+    ("deyo", {"lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0, "transform": "pixel", "frozen": "none"}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -41,4 +47,6 @@ STATISTICS_SETTINGS = [
     ("watt", {"statistics": "batch", "rounds": 1, "steps": 1}),
     ("clipartt", {"statistics": "batch", "iterations": 2}),
     ("mint", {"statistics": "batch", "prior": 20.0}),
+    ("eata", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "redundancy": 2.0}),
+    ("deyo", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0}),
 ]

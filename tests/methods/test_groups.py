@@ -57,6 +57,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "mint": {"prior": 5.0},
     "note": {"lr": 1e-3, "memory": 6},
     "rotta": {"memory": 6, "nu": 0.1},
+    "eata": {"lr": 1e-2, "margin": 0.9, "redundancy": 0.9, "class_balance": 0.9, "reset_every": 4},
+    "deyo": {"lr": 1e-2, "margin": 0.9, "plpd_threshold": 0.0},
 }
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ramen.methods._contrastive import contrastive_loss
+from ramen.methods._opinion_entropy import opinion_entropy
 from ramen.methods._steps import entropy, mean_entropy
 
 
@@ -108,3 +109,60 @@ def test_one_image_or_none_has_no_contrast(usable: list[bool], dtype: torch.dtyp
     value = contrastive_loss(z, u, torch.tensor(usable), 100.0)
     assert value == 0
     assert torch.autograd.grad(value, z)[0].eq(0).all()
+
+
+# -- COME's opinion entropy --------------------------------------------------------------------------
+
+
+def naive_opinion_entropy(logits: list[float]) -> float:
+    """As the paper defines it, number by number."""
+    mean = sum(logits) / len(logits)
+    evidence = [math.exp(value - mean) for value in logits]
+    total = sum(evidence) + len(logits)
+    masses = [*(value / total for value in evidence), len(logits) / total]
+    return -sum(mass * math.log(mass) for mass in masses)
+
+
+@pytest.mark.parametrize("offset", [0.0, 20.0, -300.0])
+def test_opinion_entropy_is_that_of_beliefs_and_uncertainty(offset: float) -> None:
+    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    for row, value in zip(logits.tolist(), opinion_entropy(logits + offset).tolist(), strict=True):
+        assert value == pytest.approx(naive_opinion_entropy(row), abs=1e-10)
+
+
+def test_the_gradient_of_opinion_entropy_keeps_the_length_of_the_logits() -> None:
+    """It is the gradient of the same without holding the length, less its part along the centred logits."""
+    logits = torch.randn(9, 5, dtype=torch.float64).requires_grad_()
+    (gradient,) = torch.autograd.grad(opinion_entropy(logits).sum(), logits)
+    centred = logits - logits.mean(1, keepdim=True)
+    masses = torch.cat([centred.exp(), torch.full((9, 1), 5.0, dtype=torch.float64)], 1)
+    masses = masses / masses.sum(1, keepdim=True)
+    (free,) = torch.autograd.grad(-(masses * masses.log()).sum(), logits)
+    along = torch.nn.functional.normalize(centred.detach(), dim=1)
+    expected = free - (free * along).sum(1, keepdim=True) * along
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+    assert (free - expected).norm() > 0.1
+
+
+def test_the_less_certain_the_smaller_the_gradient_of_opinion_entropy() -> None:
+    """Compared with that of the entropy, of which it is a vanishing part."""
+    logits = torch.randn(1, 5, dtype=torch.float64)
+    parts = []
+    for scale in (1.0, 1e-2, 1e-4):
+        flat = (logits * scale).requires_grad_()
+        opinion, plain = (
+            torch.autograd.grad(loss(flat).sum(), flat)[0].norm() for loss in (opinion_entropy, entropy)
+        )
+        parts.append(float(opinion / plain))
+    assert parts[0] > 20 * parts[1] > 400 * parts[2]
+
+
+def test_opinion_entropy_of_equal_certain_and_half_precision_logits() -> None:
+    logits = torch.tensor([[3.0, 3.0, 3.0], [1e4, -1e4, 0.0]], requires_grad=True)
+    values = opinion_entropy(logits)
+    assert values[0].item() == pytest.approx(naive_opinion_entropy([3.0] * 3), abs=1e-6)
+    assert values[1].item() == 0
+    assert torch.autograd.grad(values.sum(), logits)[0].isfinite().all()
+    half = torch.randn(3, 5).bfloat16()
+    assert opinion_entropy(half).dtype == torch.float32
+    torch.testing.assert_close(opinion_entropy(half), opinion_entropy(half.float()))

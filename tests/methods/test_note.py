@@ -47,7 +47,7 @@ class Oracle(MutableModel):
             self.insert(image, label)
         self.zero_grad()
         self.entropies(torch.stack([image for image, _ in self.memory])).mean().backward()
-        self.sign_sgd(self.lr)
+        self.move(self.lr)
         return logits
 
 
@@ -66,6 +66,18 @@ def test_equals_a_mutable_model(tower_kind: str, memory: int, seed: int) -> None
     assert method.content()["labels"].tolist() == [label for _, label in oracle.memory]
     assert torch.equal(method.content()["images"], torch.stack([image for image, _ in oracle.memory]))
     assert method.content()["seen"].tolist() == oracle.counts
+
+
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 2e-3), ("adam", 2e-3)])
+def test_equals_a_mutable_model_with_another_optimizer(tower_kind: str, optimizer: str, lr: float) -> None:
+    oracle = Oracle(tower_kind, lr, 8, 0)
+    oracle.use_optimizer(optimizer, lr)
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("note", clf, lr=lr, memory=8, optimizer=optimizer)
+    for images in stream(20):
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-8)
+    assert not torch.allclose(out.logits, out.zero_shot_logits, atol=0.1)
 
 
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:

@@ -68,6 +68,26 @@ def test_steps_equal_torchs(name, own, kind, theirs) -> None:
         torch.testing.assert_close(weights.affine, parameter.detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["sign", "adam"])
+def test_momentum_is_that_of_sgd_alone(name) -> None:
+    (method, weights), (other, expected) = (
+        weights_of(name, lr=1e-2, momentum=momentum) for momentum in (0.9, 0)
+    )
+    for gradient in gradients(3, len(method.classifier.encoder.base)):
+        for stepped in (weights, expected):
+            stepped.step(gradient)
+    assert method.content().keys() == other.content().keys()
+    assert torch.equal(weights.affine, expected.affine)
+
+
+def test_weights_have_the_name_that_a_method_gives_them() -> None:
+    method = Stepping(testing.small_classifier())
+    weights = OnlineWeights(method, "sgd", 0.1, momentum=0.9, name="pupil", prefix="slow_")
+    weights.step(torch.ones_like(weights.affine))
+    method.store_states()
+    assert method.content().keys() == {"slow_pupil", "slow_velocity"}
+
+
 def test_signed_steps() -> None:
     method, weights = weights_of("sign", lr=0.5)
     base = method.classifier.encoder.base
@@ -129,7 +149,6 @@ def test_frozen_parameters_stay(name) -> None:
         ({"optimizer": "sdg"}, "optimizer must be"),
         ({"lr": -1}, "lr must be"),
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
-        ({"optimizer": "adam", "momentum": 0.9}, "momentum must be 0 with optimizer='adam'"),
         ({"weight_decay": -1}, "weight_decay must be"),
     ],
 )

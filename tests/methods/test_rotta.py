@@ -77,7 +77,7 @@ class Oracle:
         each = -(target * self.student.logits(augmented).log_softmax(1)).sum(1)
         self.student.zero_grad()
         (each * torch.exp(-ages) / (1 + torch.exp(-ages))).mean().backward()
-        self.student.sign_sgd(self.lr)
+        self.student.move(self.lr)
         with torch.no_grad():
             pairs = zip(self.teacher.parameters.values(), self.student.parameters.values(), strict=True)
             for slow, fast in pairs:
@@ -204,6 +204,21 @@ def test_equals_two_mutable_models(tower_kind: str, memory: int, interval: int, 
     assert torch.equal(content["images"], torch.stack([item["image"] for item in items]))
     assert content["ages"].tolist() == [item["age"] for item in items]
     assert content["entropies"].tolist() == pytest.approx([item["entropy"] for item in items], abs=1e-8)
+
+
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 2e-3), ("adam", 2e-3)])
+def test_equals_two_mutable_models_with_another_optimizer(tower_kind: str, optimizer: str, lr: float) -> None:
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    settings = {"lr": lr, "memory": 8, "interval": 5, "nu": 0.2}
+    method = ramen.create("rotta", clf, **settings, optimizer=optimizer)
+    oracle = Oracle(tower_kind, method, **settings)
+    oracle.student.use_optimizer(optimizer, lr)
+    for images in stream(20):
+        expected = oracle.predict(images)
+        out = method.predict(images)
+        torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-8)
+    assert oracle.updates == 20
+    assert not torch.allclose(out.logits, out.zero_shot_logits, atol=0.05)
 
 
 def test_equals_two_mutable_models_with_its_own_settings() -> None:

@@ -39,8 +39,7 @@ class Oracle(MutableModel):
 
     def predict(self, images: Tensor) -> Tensor:
         logits = self.logits(images)
-        p = logits.softmax(1)
-        entropies = -(p * p.log()).sum(1)
+        entropies = self.uncertainties(logits)
         first = torch.where(entropies < self.bound)
         self.zero_grad()
         entropies[first].mean().backward()
@@ -60,7 +59,7 @@ class Oracle(MutableModel):
         with torch.no_grad():
             for name, p in self.parameters.items():
                 p.copy_(old[name])
-        self.sign_sgd(self.lr)
+        self.move(self.lr)
 
         if not math.isnan(loss.item()):
             self.average = loss.item() if self.average is None else 0.9 * self.average + 0.1 * loss.item()
@@ -76,13 +75,13 @@ def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None
     for index, images in enumerate(batches):
         out = method.predict(images)
         torch.testing.assert_close(
-            out.logits, oracle.predict(images), rtol=0, atol=1e-8, msg=lambda m, i=index: f"batch {i}: {m}"
+            out.logits, oracle.predict(images), rtol=0, atol=1e-7, msg=lambda m, i=index: f"batch {i}: {m}"
         )
         assert method.resets == oracle.resets
         content = method.content()
         assert content["started"].item() == (oracle.average is not None)
         if oracle.average is not None:
-            assert content["average"].item() == pytest.approx(oracle.average, abs=1e-9)
+            assert content["average"].item() == pytest.approx(oracle.average, abs=1e-7)
 
 
 def test_equals_a_mutable_model(tower_kind: str) -> None:
@@ -114,6 +113,36 @@ def test_equals_a_mutable_model_with_its_own_settings(tower_kind: str) -> None:
     oracle = Oracle(tower_kind, 2e-5)
     method = ramen.create("sar", testing.small_classifier(tower_kind, dtype="float64"))
     compare(oracle, method, stream(20))
+
+
+@pytest.mark.parametrize(("optimizer", "loss"), [("sgd", "entropy"), ("adam", "come"), ("sign", "come")])
+def test_equals_a_mutable_model_with_other_optimizers_and_losses(
+    tower_kind: str, optimizer: str, loss: str
+) -> None:
+    """Both filters drop some images, by the values that the loss has here."""
+    lr = {"sgd": 1e-3, "adam": 1e-3, "sign": 1e-3}[optimizer]
+    margin = {"entropy": 0.35, "come": 0.5}[loss]
+    settings = {"lr": lr, "margin": margin, "rho": 0.3, "reset_below": 0.0}
+    oracle = Oracle(tower_kind, **settings)
+    oracle.use_optimizer(optimizer, lr)
+    oracle.loss = loss
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("sar", clf, **settings, optimizer=optimizer, loss=loss)
+    compare(oracle, method, stream(20, 8))
+    assert sum(0 < first < 8 for first, _ in oracle.sizes) > 7
+    assert any(second < first for first, second in oracle.sizes)
+    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+
+
+def test_recovery_restarts_the_optimizer() -> None:
+    settings = {"lr": 5e-3, "margin": 0.8, "reset_below": 0.395, "clear_average": True}
+    oracle = Oracle("vit", **settings)
+    oracle.use_optimizer("sgd", 5e-3)
+    method = ramen.create(
+        "sar", testing.small_classifier(dtype="float64"), **settings, optimizer="sgd", sgd_momentum=0.9
+    )
+    compare(oracle, method, stream(20, 6))
+    assert 2 <= oracle.resets <= 18
 
 
 @pytest.mark.parametrize("clear_average", [False, True])
@@ -296,6 +325,9 @@ def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
         ({"rho": -0.1}, ValueError, "rho must be finite and at least 0"),
         ({"margin": "0.4"}, TypeError, "margin must be a number"),
         ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1, got 1.5"),
+        ({"sgd_momentum": 1}, ValueError, "sgd_momentum must be at least 0 and below 1, got 1"),
+        ({"optimizer": "adamw"}, ValueError, "optimizer must be one of 'sign', 'sgd', 'adam', got 'adamw'"),
+        ({"loss": "opinion"}, ValueError, "loss must be one of 'entropy', 'come', got 'opinion'"),
         ({"reset_below": -1}, ValueError, "reset_below must be finite and at least 0"),
         ({"frozen": "all"}, ValueError, "frozen must be one of 'none', 'top', got 'all'"),
         ({"clear_average": 1}, TypeError, "clear_average must be True or False"),

@@ -24,6 +24,8 @@ class MutableModel:
         model: The tower.
         parameters: Those of its norm layers, by name; no others require gradients.
         text: The class embeddings.
+        optimizer: Moves the parameters; SignSGD does if there is none.
+        loss: "entropy", or "come" for COME's opinion entropy.
     """
 
     def __init__(self, kind: str) -> None:
@@ -36,6 +38,8 @@ class MutableModel:
             if isinstance(layer, nn.LayerNorm | nn.BatchNorm2d)
             for kind in ("weight", "bias")
         }
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.loss = "entropy"
 
     def encode(self, images: Tensor) -> Tensor:
         return nn.functional.normalize(self.model(images), dim=-1)
@@ -44,7 +48,15 @@ class MutableModel:
         return SCALE * self.encode(images) @ self.text.T
 
     def entropies(self, images: Tensor) -> Tensor:
-        p = self.logits(images).softmax(1)
+        return self.uncertainties(self.logits(images))
+
+    def uncertainties(self, logits: Tensor) -> Tensor:
+        p = logits.softmax(1)
+        if self.loss == "come":
+            centred = logits - logits.mean(1, keepdim=True)
+            centred = centred / centred.norm(dim=1, keepdim=True) * centred.norm(dim=1, keepdim=True).detach()
+            evidence = torch.cat([centred.exp(), torch.full_like(centred[:, :1], CLASSES)], 1)
+            p = evidence / evidence.sum(1, keepdim=True)
         return -(p * p.log()).sum(1)
 
     def zero_grad(self) -> None:
@@ -56,8 +68,26 @@ class MutableModel:
         for p in self.parameters.values():
             p -= lr * p.grad.sign()
 
+    def use_optimizer(self, name: str, lr: float) -> None:
+        """torch's own, with the momentum that is usual."""
+        parameters = self.parameters.values()
+        self.optimizer = {
+            "sign": lambda: None,
+            "sgd": lambda: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
+            "adam": lambda: torch.optim.Adam(parameters, lr=lr),
+        }[name]()
+
+    def move(self, lr: float) -> None:
+        """One step against the gradients; ``lr`` is that of SignSGD."""
+        if self.optimizer is None:
+            self.sign_sgd(lr)
+        else:
+            self.optimizer.step()
+
     def reset(self) -> None:
         self.model.load_state_dict(self.original)
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
 
 
 class AdamModel(MutableModel):

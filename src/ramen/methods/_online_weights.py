@@ -15,24 +15,26 @@ from ramen.utils import checks
 from ramen.utils.numerics import finite_or_zero
 
 OPTIMIZERS = ("sign", "sgd", "adam", "adamw")
+WITHOUT_DECAY = OPTIMIZERS[:3]  # what a method without a weight decay offers: "adamw" would be "adam"
 _DECAY = 0.9, 0.999  # of Adam's two running means
 
 
 class OnlineWeights:
-    """The state ``affine`` of a method, and the steps of an optimizer that move it.
+    """The norm parameters of a method, a state of it, and the steps of an optimizer that move it.
 
     Args:
         method: What the weights and the optimizer's state are declared on.
         optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
             gradient, "adam" and "adamw" as ``torch.optim`` does.
         lr: Step size.
-        momentum: Of "sgd"; the others have none.
+        momentum: Of "sgd"; the others do not use it.
         nesterov: Nesterov's form of that momentum.
         weight_decay: Added to the gradient as a multiple of the weights; "adamw" shrinks the weights instead.
         eps: Of "adam" and "adamw".
         trained: Ones for the parameters that are trained and zeros for the others; all are if not given.
         start: Where the weights start; the pretrained norm parameters if not given.
         prefix: Of the names of the declared states, for a method with several sets of weights.
+        name: Of the state that holds the weights.
     """
 
     def __init__(
@@ -48,22 +50,21 @@ class OnlineWeights:
         trained: Tensor | None = None,
         start: Tensor | None = None,
         prefix: str = "",
+        name: str = "affine",
     ) -> None:
         self.optimizer = checks.choice("optimizer", optimizer, OPTIMIZERS)
         self.lr = checks.number("lr", lr, 0)
         self.momentum = checks.number("momentum", momentum, 0)
         if self.momentum >= 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
-        if self.momentum and optimizer != "sgd":
-            raise ValueError(f"momentum must be 0 with optimizer={optimizer!r}, got {momentum}")
         self.nesterov = nesterov
         self.weight_decay = checks.number("weight_decay", weight_decay, 0)
         self.eps = eps
-        self._method, self._trained, self._prefix = method, trained, prefix
+        self._method, self._trained, self._prefix, self._name = method, trained, prefix, name
         self._start = method.classifier.encoder.base if start is None else start
-        method.add_state(f"{prefix}affine", self._start)
+        self._declare(name, self._start)
         zeros = torch.zeros_like(self._start)
-        if self.momentum:
+        if self.momentum and optimizer == "sgd":
             self._declare("velocity", zeros)
         if optimizer in ("adam", "adamw"):
             self._declare("first", zeros)
@@ -74,11 +75,11 @@ class OnlineWeights:
     @property
     def affine(self) -> Tensor:
         """The weights now."""
-        return self._get("affine")
+        return self._get(self._name)
 
     @affine.setter
     def affine(self, weights: Tensor) -> None:
-        self._set("affine", weights)
+        self._set(self._name, weights)
 
     def step(self, gradient: Tensor, taken: Tensor | None = None) -> None:
         """Move the weights, and what the optimizer keeps, against a gradient ``(G,)``.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from ramen.kernels.cuda_graphs import holds
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import finite_or_zero
 from ramen.utils.peers import Peers
+
+Measure = Callable[[Tensor], Tensor]  # of logits (B, C): how uncertain each image is, (B,)
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -26,11 +29,11 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
 
 
-def mean_entropy(logits: Tensor, usable: Tensor) -> Tensor:
-    """The mean entropy of the usable images; 0 where there is none."""
+def mean_entropy(logits: Tensor, usable: Tensor, measure: Measure = entropy) -> Tensor:
+    """The mean entropy of the usable images, or of another measure of logits; 0 where there is none."""
     # Rows are replaced before the entropy: a non-finite one would spoil the gradient even with weight 0.
     safe = torch.where(usable[:, None], logits, 0)
-    return torch.where(usable, entropy(safe), 0).sum() / usable.sum().clamp_min(1)
+    return torch.where(usable, measure(safe), 0).sum() / usable.sum().clamp_min(1)
 
 
 def sign_step(affine: Tensor, gradient: Tensor, lr: float) -> Tensor:
@@ -44,6 +47,7 @@ def sample_gradients(
     images: Tensor,
     affine: Tensor | None = None,
     *,
+    measure: Measure = entropy,
     meanwhile: Callable[[Tensor], AbstractContextManager[None]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One forward and one backward pass of a batch in which every image has its own norm parameters.
@@ -52,6 +56,7 @@ def sample_gradients(
         classifier: What encodes.
         images: The batch.
         affine: The norm parameters ``(G,)`` that all images start from; the pretrained ones if not given.
+        measure: What to differentiate in place of the entropy.
         meanwhile: Given the embeddings, a block around the backward pass: what it starts runs beside it.
 
     Returns:
@@ -64,7 +69,7 @@ def sample_gradients(
         embeddings = classifier.encode(images, rows)
         with nullcontext() if meanwhile is None else meanwhile(embeddings.detach()):
             logits = classifier.logits(embeddings)
-            entropies = entropy(logits)
+            entropies = measure(logits)
             gradients = classifier.gradient(entropies.sum(), rows)
     return embeddings.detach(), logits.detach(), entropies.detach(), gradients
 
@@ -99,6 +104,7 @@ def entropy_gradient(
     *,
     among: Tensor | None = None,
     below: float = math.inf,
+    measure: Measure = entropy,
     statistics: str = "source",
     peers: Peers | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,6 +117,7 @@ def entropy_gradient(
         usable: Which images may leave a trace.
         among: Which of these enter the mean; all if not given.
         below: They must also have an entropy below this.
+        measure: What to minimise, and to compare with ``below``, in place of the entropy.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images.
         peers: The processes of a group, whose images all enter the mean; only this process's if not given.
@@ -122,7 +129,7 @@ def entropy_gradient(
         images.
     """
     logits, gradient, usable, chosen = _own_entropy_gradient(
-        classifier, images, affine, usable, among, below, statistics
+        classifier, images, affine, usable, _Chosen(among, below, measure), statistics
     )
     if peers is not None:
         images_each = chosen.sum()
@@ -131,28 +138,41 @@ def entropy_gradient(
     return logits, gradient, usable
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """Which images a mean is of, and of what it is the mean."""
+
+    among: Tensor | None
+    below: float
+    measure: Measure
+
+    def of(self, logits: Tensor, usable: Tensor) -> Tensor:
+        """These images, ``(B,)`` of bool."""
+        chosen = usable if self.among is None else usable & self.among
+        return chosen & (self.measure(logits) < self.below) if self.below < math.inf else chosen
+
+
 def _own_entropy_gradient(
     classifier: ZeroShotClassifier,
     images: Tensor,
     affine: Tensor,
     usable: Tensor,
-    among: Tensor | None,
-    below: float,
+    choice: _Chosen,
     statistics: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The logits, the gradient, which images were usable, and which ones the mean is of."""
     logits, gradient, chosen = _mean_entropy_gradient(
-        classifier, images, affine, usable, among, below, of_batch(statistics, usable)
+        classifier, images, affine, usable, choice, of_batch(statistics, usable)
     )
     if holds(gradient.isfinite().all()):
         return logits, gradient, usable, chosen
     if statistics == "batch":
         images, usable = refuse_overflowing(classifier, images, usable)
         logits, gradient, chosen = _mean_entropy_gradient(
-            classifier, images, affine, usable, among, below, of_batch(statistics, usable)
+            classifier, images, affine, usable, choice, of_batch(statistics, usable)
         )
         return logits, gradient, usable & logits.isfinite().all(1), chosen
-    gradients = _gradient_of_each(classifier, images, affine)
+    gradients = sample_gradients(classifier, images, affine, measure=choice.measure)[3]
     usable = usable & gradients.isfinite().all(1) & logits.isfinite().all(1)
     chosen = chosen & usable
     mean = torch.where(chosen[:, None], gradients, 0).sum(0) / chosen.sum().clamp_min(1)
@@ -164,17 +184,15 @@ def _mean_entropy_gradient(
     images: Tensor,
     affine: Tensor,
     usable: Tensor,
-    among: Tensor | None,
-    below: float,
+    choice: _Chosen,
     statistics: Statistics | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The logits, the gradient, and the images that the mean is of."""
     with torch.enable_grad():
         affine = affine.detach().requires_grad_()
         logits = classifier.logits(classifier.encode(images, affine, statistics=statistics))
-        chosen = usable if among is None else usable & among
-        chosen = chosen & (entropy(logits) < below) if below < math.inf else chosen
-        gradient = classifier.gradient(mean_entropy(logits, chosen), affine)
+        chosen = choice.of(logits, usable)
+        gradient = classifier.gradient(mean_entropy(logits, chosen, choice.measure), affine)
     return logits.detach(), gradient, chosen
 
 
@@ -267,10 +285,5 @@ def refuse_overflowing(
     help, because the steps themselves overflow, the answers are not finite and the whole batch is answered
     zero-shot.
     """
-    usable = usable & _gradient_of_each(classifier, images, classifier.encoder.base).isfinite().all(1)
+    usable = usable & sample_gradients(classifier, images)[3].isfinite().all(1)
     return torch.where(usable[:, None, None, None], images, 0), usable
-
-
-def _gradient_of_each(classifier: ZeroShotClassifier, images: Tensor, affine: Tensor) -> Tensor:
-    """The gradient ``(B, G)`` of every image's own entropy."""
-    return sample_gradients(classifier, images, affine)[3]

@@ -45,8 +45,8 @@ from ramen.utils.peers import Group
             "a batch with the same weight, one step of a fresh Adam per batch",
             "decided here: pseudo-labels after the step also come from the text embeddings, even if a finite "
             "prior has moved the embeddings used to predict",
-            "decided here: BatchNorm keeps its running statistics, the default of Mint's code; "
-            "statistics='batch' uses the batch's, an option of that code too",
+            "BatchNorm keeps its running statistics, as in Mint's code, which has a switch for the batch's "
+            "but never reads it; statistics='batch' uses the batch's",
             "decided here: sums, means and the step in fp32; Mint's code computes under autocast",
             "a batch without a usable image is ignored: the mean gradient does not change",
         ),

@@ -4,6 +4,7 @@ Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Corre
 """
 
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from ramen.memory.reservoir import Reservoir
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
 from ramen.methods._registry import register
-from ramen.methods._steps import entropy_gradient, shared_logits, sign_step
+from ramen.methods._steps import entropy_gradient, shared_logits
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.pair_scores import pair_scores
@@ -39,13 +41,14 @@ from ramen.utils.peers import Group
             "from the Ramen paper: SignSGD, its learning rates, a memory as large as the batch (100; for "
             "ViT-L/14 50: pass memory=50)",
             "from NOTE's paper and code: the reservoir's rules, pseudo-labels at arrival, the memory's "
-            "entropy as loss; there with Adam and memory=64",
+            "entropy as loss; there with Adam (optimizer='adam', lr=1e-4) and memory=64",
             "decided here: one update per batch of any size, on the whole memory; a memory larger than the "
             "batch costs proportionally more passes",
             "NOTE's instance-aware BatchNorm is left out: it needs a model that was trained with it. "
             "BatchNorm keeps its running statistics, as in Ramen's code; statistics='batch' uses those of "
             "the batch for the prediction and those of the memory for the step, which makes an image's "
-            "prediction depend on the rest of its batch",
+            "prediction depend on the rest of its batch. Pseudo-labels then come from the batch's logits; "
+            "NOTE's code passes each image alone for its pseudo-label",
             "random draws depend on the seed and the number of images so far, not on the batch size",
         ),
     )
@@ -61,11 +64,15 @@ class Note(Method):
             NOTE's own: 64.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images that are encoded together, from the batch or from the memory.
+        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
+            gradient, "adam" as ``torch.optim.Adam`` does.
+        momentum: Of "sgd"; the others do not use it.
         seed: Decides which images the memory keeps.
         group: As for every method.
     """
 
-    state_parameters = ("memory", "statistics")
+    state_parameters = ("memory", "statistics", "optimizer")
+    later_parameters: ClassVar = {"optimizer": "sign"}
     joins_groups = True
 
     affine: Tensor
@@ -77,6 +84,8 @@ class Note(Method):
         memory: int = 100,
         *,
         statistics: str = "source",
+        optimizer: str = "sign",
+        momentum: float = 0.9,
         seed: int = 0,
         group: Group = None,
     ) -> None:
@@ -84,7 +93,9 @@ class Note(Method):
         self.lr = checks.number("lr", lr, 0)
         self.memory = checks.integer("memory", memory, 1)
         self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.add_state("affine", classifier.encoder.base)
+        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
+        self.momentum = checks.number("momentum", momentum, 0)
+        self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
         reservoir = Reservoir(self.memory, classifier.num_classes)
         self._remembered = self.add_memory(
             ImageMemory(
@@ -113,7 +124,7 @@ class Note(Method):
             stored = self._remembered.images
             every = torch.ones(len(stored), dtype=torch.bool, device=stored.device)
             _, gradient, _ = self._gradient(stored, self.affine, every)
-            self.affine = sign_step(self.affine, self.averaged(gradient), self.lr)
+            self._weights.step(self.averaged(gradient))
         return Answer(logits, None, usable)
 
     def _remember(self, images: Tensor, labels: Tensor, usable: Tensor) -> bool:

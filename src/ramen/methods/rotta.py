@@ -5,6 +5,7 @@ Yuan et al., "Robust Test-Time Adaptation in Dynamic Scenarios", CVPR 2023.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ from ramen.memory.timely_balanced import TimelyBalanced
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
 from ramen.methods._registry import register
-from ramen.methods._steps import refuse_overflowing, sign_step
+from ramen.methods._steps import refuse_overflowing
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
@@ -40,7 +42,8 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
         batch_sized=("memory", "interval"),
         random=True,
         notes=(
-            "from the Ramen paper: SignSGD and its learning rates",
+            "from the Ramen paper: SignSGD and its learning rates; RoTTA's own code uses Adam "
+            "(optimizer='adam', lr=1e-3)",
             "from RoTTA's paper and code: the memory's rules, the loss with its weights by age, the "
             "augmentation, an update after every 64 images, nu=0.001",
             "open in the Ramen paper: the size of the memory. 64 is RoTTA's own; the batch size, which the "
@@ -48,6 +51,8 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
             "also open: how normalised images are augmented. Here they are brought back to [0, 1] and "
             "normalised again, which needs the classifier's preprocessing or mean and std",
             "a batch is predicted as a whole before the updates that fall into it",
+            "decided here: all norm layers are trained. RoTTA's code trains BatchNorm layers alone, and "
+            "would change nothing in a ViT",
             "BatchNorm keeps its running statistics, as in Ramen's code; statistics='robust' is RoTTA's own: "
             "stored statistics, of which each pass over the memory replaces the share alpha=0.05 by its own. "
             "As in RoTTA's code, student and teacher store separate statistics, the student's from augmented "
@@ -72,6 +77,9 @@ class Rotta(Method):
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "robust" for
             stored ones that follow the memory.
         alpha: With robust statistics, how far the stored ones move towards those of the memory per update.
+        optimizer: "sign" moves every parameter of the student by ``lr`` against the sign of its gradient,
+            "sgd" along the gradient, "adam" as ``torch.optim.Adam`` does.
+        momentum: Of "sgd"; the others do not use it.
         mean: Mean per channel that was subtracted from the images; from the classifier's preprocessing if
             not given.
         std: Standard deviation per channel that the images were divided by; likewise.
@@ -79,7 +87,8 @@ class Rotta(Method):
         group: As for every method.
     """
 
-    state_parameters = ("memory", "statistics")
+    state_parameters = ("memory", "statistics", "optimizer")
+    later_parameters: ClassVar = {"optimizer": "sign"}
     joins_groups = True
 
     student: Tensor
@@ -98,6 +107,8 @@ class Rotta(Method):
         uncertainty: float = 1.0,
         statistics: str = "source",
         alpha: float = 0.05,
+        optimizer: str = "sign",
+        momentum: float = 0.9,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         seed: int = 0,
@@ -118,7 +129,9 @@ class Rotta(Method):
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
         self.mean, self.std = _pixel_statistics(classifier, mean, std)
         encoder = classifier.encoder
-        self.add_state("student", encoder.base)
+        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
+        self.momentum = checks.number("momentum", momentum, 0)
+        self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum, name="student")
         self.add_state("teacher", encoder.base)
         for name in self._stored:
             self.add_state(name, encoder.base_statistics)
@@ -175,7 +188,7 @@ class Rotta(Method):
                 return
         for name, value in statistics.items():
             setattr(self, name, value)
-        self.student = sign_step(self.student, gradient, self.lr)
+        self._weights.step(gradient)
         self.teacher = (1 - self.nu) * self.teacher + self.nu * self.student
 
     def _learn(self, images: Tensor, counted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -4,6 +4,8 @@ Niu et al., "Towards Stable Test-Time Adaptation in Dynamic Wild World", ICLR 20
 """
 
 import math
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +15,11 @@ from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._frozen_layers import FROZEN, trained_part
 from ramen.methods._info import MethodInfo
+from ramen.methods._notes import OPINION_ENTROPY
+from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
+from ramen.methods._opinion_entropy import LOSSES
 from ramen.methods._registry import register
-from ramen.methods._steps import entropy, entropy_gradient, mean_entropy, sign_step
+from ramen.methods._steps import entropy_gradient, mean_entropy
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
@@ -32,7 +37,8 @@ from ramen.utils.peers import Group
         forwards=2,
         backwards=2,
         notes=(
-            "from the Ramen paper: SignSGD and its learning rates",
+            "from the Ramen paper: SignSGD and its learning rates; SAR's own code uses SGD with a momentum "
+            "of 0.9 (optimizer='sgd', lr=2.5e-4 for a ResNet, 1e-3 for a ViT) and a reset restarts it",
             "from SAR's paper and code: both entropy filters, the step up the gradient before the step "
             "down, the moving average and the reset; margin, rho, momentum and reset_below are theirs",
             "open in the Ramen paper: whether the top layers are frozen. SAR's code freezes the last three "
@@ -43,6 +49,7 @@ from ramen.utils.peers import Group
             "if no image is confident, nothing changes, as in SAR's code, whose loss is then NaN",
             "BatchNorm keeps its running statistics, as in Ramen's code; SAR's own code uses the batch's "
             "(statistics='batch'), which makes an image's prediction depend on the rest of its batch",
+            OPINION_ENTROPY,
         ),
     )
 )
@@ -62,11 +69,17 @@ class Sar(Method):
         clear_average: Also clear the moving average at a reset.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
+        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
+            gradient, "adam" as ``torch.optim.Adam`` does.
+        sgd_momentum: Of "sgd"; the others do not use it.
+        loss: What is minimised: "entropy", or "come" for COME's opinion entropy, which hardly moves uncertain
+            images.
         seed: Has no effect.
         group: As for every method.
     """
 
-    state_parameters = ("statistics",)
+    state_parameters = ("statistics", "optimizer")
+    later_parameters: ClassVar = {"optimizer": "sign"}
     recordable = True
     joins_groups = True
 
@@ -87,6 +100,9 @@ class Sar(Method):
         frozen: str = "none",
         clear_average: bool = False,
         statistics: str = "source",
+        optimizer: str = "sign",
+        sgd_momentum: float = 0.9,
+        loss: str = "entropy",
         seed: int = 0,
         group: Group = None,
     ) -> None:
@@ -103,8 +119,16 @@ class Sar(Method):
         self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
         self._bound = self.margin * math.log(classifier.num_classes)
         self._trained = trained_part(classifier.encoder, self.frozen)
+        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
+        self.sgd_momentum = checks.number("sgd_momentum", sgd_momentum, 0)
+        if self.sgd_momentum >= 1:
+            raise ValueError(f"sgd_momentum must be at least 0 and below 1, got {sgd_momentum}")
+        self.loss = checks.choice("loss", loss, LOSSES)
+        self._measure = LOSSES[self.loss]
+        self._weights = OnlineWeights(
+            self, self.optimizer, self.lr, momentum=self.sgd_momentum, trained=self._trained
+        )
         base = classifier.encoder.base
-        self.add_state("affine", base)
         self.add_state("average", base.new_zeros(()), minimum=0)
         self.add_state("started", torch.zeros((), dtype=torch.bool, device=base.device))
         self.add_state("resets", torch.zeros((), dtype=torch.int64, device=base.device), minimum=0)
@@ -116,39 +140,36 @@ class Sar(Method):
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far; one step up, one step down; reset if the loss has collapsed."""
-        clf, weights = self.classifier, self.affine
-
-        # 1. The entropy of confident images, at the weights so far.
-        logits, gradient, usable = entropy_gradient(
-            clf, images, weights, usable, below=self._bound, statistics=self.statistics, peers=self.peers
-        )
-        confident = usable & (entropy(logits) < self._bound)
-
-        # 2. Up, to where the loss is worst nearby.
-        gradient = gradient * self._trained
-        worst = weights + self.rho * gradient / (gradient.norm() + 1e-12)
-
-        # 3. The entropy of those still confident there decides the step down, which starts where 2. did.
-        second, gradient, still = entropy_gradient(
-            clf,
+        gradient_at = partial(
+            entropy_gradient,
+            self.classifier,
             images,
-            worst,
-            usable,
-            among=confident,
             below=self._bound,
+            measure=self._measure,
             statistics=self.statistics,
             peers=self.peers,
         )
-        still = still & confident & (entropy(second) < self._bound)
-        weights = sign_step(weights, gradient * self._trained, self.lr)
+
+        # 1. The entropy of confident images, at the weights so far.
+        logits, gradient, usable = gradient_at(self.affine, usable)
+        confident = usable & (self._measure(logits) < self._bound)
+
+        # 2. Up, to where the loss is worst nearby.
+        gradient = gradient * self._trained
+        worst = self.affine + self.rho * gradient / (gradient.norm() + 1e-12)
+
+        # 3. The entropy of those still confident there decides the step down, which starts where 2. did.
+        second, gradient, still = gradient_at(worst, usable, among=confident)
+        still = still & confident & (self._measure(second) < self._bound)
+        second, still = self.whole(second), self.whole(still)
+        self._weights.step(gradient, taken=still.any())
 
         # 4. A moving average of the loss that is too small tells of collapse.
-        second, still = self.whole(second), self.whole(still)
-        self.affine = self._recovered(weights, mean_entropy(second, still), still.any())
+        self._recover(mean_entropy(second, still, self._measure), still.any())
         return Answer(logits, None, usable)
 
-    def _recovered(self, weights: Tensor, loss: Tensor, any_loss: Tensor) -> Tensor:
-        """Enter a batch's loss, if there is one; the pretrained weights if the average is then too small.
+    def _recover(self, loss: Tensor, any_loss: Tensor) -> None:
+        """Enter a batch's loss, if there is one; back to the pretrained weights if the average is too small.
 
         Nothing here asks the device for a value.
         """
@@ -160,4 +181,4 @@ class Sar(Method):
         if self.clear_average:
             self.average = torch.where(collapsed, 0, self.average)
             self.started = self.started & ~collapsed
-        return torch.where(collapsed, self.classifier.encoder.base, weights)
+        self._weights.restart(collapsed)

@@ -3,14 +3,19 @@
 Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021.
 """
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from ramen.encoder.batchnorm_statistics import choose
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._notes import OPINION_ENTROPY
+from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
+from ramen.methods._opinion_entropy import LOSSES
 from ramen.methods._registry import register
-from ramen.methods._steps import entropy_gradient, sign_step
+from ramen.methods._steps import entropy_gradient
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
@@ -28,10 +33,13 @@ from ramen.utils.peers import Group
         forwards=1,
         backwards=1,
         notes=(
-            "SignSGD and one step per batch, as in the Ramen paper; Tent's own code uses SGD or Adam",
+            "SignSGD and one step per batch, as in the Ramen paper; Tent's own code uses SGD with a momentum "
+            "of 0.9 (optimizer='sgd', lr=2.5e-4 for ImageNet-C) or Adam (optimizer='adam', lr=1e-3 for "
+            "CIFAR-C)",
             "BatchNorm keeps its running statistics, as in Ramen's code; Tent's own code uses the batch's "
             "(statistics='batch'), which makes an image's prediction depend on the rest of its batch",
             "an image's prediction depends on earlier batches, and so on how the stream is split",
+            OPINION_ENTROPY,
         ),
     )
 )
@@ -43,11 +51,17 @@ class Tent(Method):
         lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 1e-6 (DomainNet).
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
+        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
+            gradient, "adam" as ``torch.optim.Adam`` does.
+        momentum: Of "sgd"; the others do not use it.
+        loss: What is minimised: "entropy", or "come" for COME's opinion entropy, which hardly moves uncertain
+            images.
         seed: Has no effect.
         group: As for every method.
     """
 
-    state_parameters = ("statistics",)
+    state_parameters = ("statistics", "optimizer")
+    later_parameters: ClassVar = {"optimizer": "sign"}
     recordable = True
     joins_groups = True
 
@@ -59,13 +73,19 @@ class Tent(Method):
         lr: float = 2e-5,
         *,
         statistics: str = "source",
+        optimizer: str = "sign",
+        momentum: float = 0.9,
+        loss: str = "entropy",
         seed: int = 0,
         group: Group = None,
     ) -> None:
         super().__init__(classifier, seed=seed, group=group)
         self.lr = checks.number("lr", lr, 0)
         self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.add_state("affine", classifier.encoder.base)
+        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
+        self.momentum = checks.number("momentum", momentum, 0)
+        self.loss = checks.choice("loss", loss, LOSSES)
+        self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
 
     @property
     def batch_dependent(self) -> bool:
@@ -75,7 +95,13 @@ class Tent(Method):
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, then take one step."""
         logits, gradient, usable = entropy_gradient(
-            self.classifier, images, self.affine, usable, statistics=self.statistics, peers=self.peers
+            self.classifier,
+            images,
+            self.affine,
+            usable,
+            measure=LOSSES[self.loss],
+            statistics=self.statistics,
+            peers=self.peers,
         )
-        self.affine = sign_step(self.affine, gradient, self.lr)
+        self._weights.step(gradient, taken=self.whole(usable).any())
         return Answer(logits, None, usable)

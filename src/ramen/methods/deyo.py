@@ -1,0 +1,192 @@
+"""DeYO: entropy minimisation of images whose prediction depends on the shape of what they show.
+
+Lee et al., "Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled Factors",
+ICLR 2024.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ramen.encoder.batchnorm_statistics import choose, of_batch
+from ramen.images.object_destruction import occlude_centre, shuffle_patches, shuffle_pixels
+from ramen.methods._answers import Answer
+from ramen.methods._base import Method
+from ramen.methods._frozen_layers import FROZEN, trained_part
+from ramen.methods._info import MethodInfo
+from ramen.methods._notes import OPINION_ENTROPY
+from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
+from ramen.methods._opinion_entropy import LOSSES
+from ramen.methods._registry import register
+from ramen.methods._steps import loss_gradient
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.pair_scores import pair_scores
+from ramen.utils.peers import Group
+
+TRANSFORMS = ("patch", "pixel", "occlusion")
+
+
+@register(
+    MethodInfo(
+        name="deyo",
+        title="DeYO: destroy your object, and minimise the entropy of what then changes",
+        venue="ICLR 2024",
+        paper="https://arxiv.org/abs/2403.07366",
+        updates="weight and bias of all norm layers but those at the top, online: never reset",
+        predicts_with="the forward pass before the update",
+        batch_dependent=False,
+        forwards=2,
+        backwards=1,
+        random=True,
+        notes=(
+            "from DeYO's paper and code: both filters, the weights, the transforms, SGD with momentum",
+            "decided here: what is frozen goes by position: the last three blocks of a transformer and the "
+            "norm after them, or the last stage of a ResNet, as in DeYO's code for its own models. That code "
+            "goes by names, by which the last norm of a CLIP would be trained",
+            "decided here: all images are destroyed and encoded, so that every batch takes the same passes; "
+            "DeYO's code leaves out those that the first filter drops, with the same result",
+            "decided here: random draws depend on the seed and the number of usable images so far. Pixels of "
+            "a batch are shuffled alike, as in DeYO's code, and so depend on how the stream is cut",
+            "occlusion covers the middle, half as high and half as wide as the image: 112 pixels of 224 in "
+            "DeYO's code",
+            "both filters let more images pass if the logit scale is large",
+            "BatchNorm keeps its running statistics; DeYO's own code uses the batch's (statistics='batch'), "
+            "in the second pass those of the images that the first filter has kept",
+            OPINION_ENTROPY,
+        ),
+    )
+)
+class Deyo(Method):
+    """Take one step per batch on the confident images whose prediction suffers if their object is destroyed.
+
+    Args:
+        classifier: What it adapts.
+        lr: Step size. DeYO's own: 2.5e-4 (ResNet-50), 1e-3 (ViT, batches of 64), doubled for single images.
+        margin: An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.
+        plpd_threshold: The probability of the predicted class must fall by more than this if the object is
+            destroyed. DeYO's own: 0.2 for mixed and wild streams, 0.3 for mild ones, 0.5 for data with
+            spurious correlations.
+        weight_margin: Entropies count as weights relative to this times ln C.
+        transform: What destroys the object: "patch" shuffles patches of each image, "pixel" all pixels,
+            "occlusion" covers the middle.
+        patches: Patches along each side of an image.
+        frozen: "top" to freeze the last three blocks and the norm after them, or the last stage of a ResNet;
+            "none" to train all norm layers.
+        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
+            those of the usable images of the current batch.
+        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
+            gradient, "adam" as ``torch.optim.Adam`` does.
+        momentum: Of "sgd"; the others do not use it.
+        loss: What is minimised: "entropy", or "come" for COME's opinion entropy, which hardly moves uncertain
+            images.
+        seed: Decides how patches and pixels are shuffled.
+        group: As for every method.
+    """
+
+    state_parameters = ("statistics", "optimizer")
+    recordable = True
+    joins_groups = True
+
+    affine: Tensor
+    seen: Tensor  # usable images so far
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        lr: float = 1e-3,
+        margin: float = 0.5,
+        plpd_threshold: float = 0.2,
+        weight_margin: float = 0.4,
+        *,
+        transform: str = "patch",
+        patches: int = 4,
+        frozen: str = "top",
+        statistics: str = "source",
+        optimizer: str = "sgd",
+        momentum: float = 0.9,
+        loss: str = "entropy",
+        seed: int = 0,
+        group: Group = None,
+    ) -> None:
+        super().__init__(classifier, seed=seed, group=group)
+        self.lr = checks.number("lr", lr, 0)
+        self.margin = checks.number("margin", margin, 0)
+        self.plpd_threshold = checks.number("plpd_threshold", plpd_threshold, -1)
+        self.weight_margin = checks.number("weight_margin", weight_margin, 0)
+        self.transform = checks.choice("transform", transform, TRANSFORMS)
+        self.patches = checks.integer("patches", patches, 1, min(classifier.image_size or (2**31,)))
+        self.frozen = checks.choice("frozen", frozen, FROZEN)
+        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
+        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
+        self.momentum = checks.number("momentum", momentum, 0)
+        self.loss = checks.choice("loss", loss, LOSSES)
+        self._measure = LOSSES[self.loss]
+        self._weights = OnlineWeights(
+            self,
+            self.optimizer,
+            self.lr,
+            momentum=self.momentum,
+            trained=trained_part(classifier.encoder, self.frozen),
+        )
+        self.add_state("seen", torch.zeros((), dtype=torch.int64, device=classifier.device), minimum=0)
+
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
+        return self.statistics == "batch"
+
+    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+        """Predict with the weights so far, then take one step on the images that both filters keep."""
+        kept = usable
+
+        def loss(embeddings: Tensor, usable: Tensor) -> Tensor:
+            nonlocal kept  # that of the last call counts: there is a second one if an image overflows
+            value, kept = self._loss_and_kept(images, embeddings, usable)
+            return value
+
+        embeddings, gradient, usable = loss_gradient(
+            self.classifier, images, self.affine, usable, loss, statistics=self.statistics, peers=self.peers
+        )
+        self._weights.step(gradient, taken=self.whole(kept).any())
+        self.seen = self.seen + self.whole(usable).sum()
+        return Answer(self.classifier.logits(embeddings), None, usable)
+
+    def _loss_and_kept(self, images: Tensor, embeddings: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted mean entropy of the images that both filters keep, and which ones these are."""
+        entropy_of_a_guess = math.log(self.classifier.num_classes)
+        logits = self.classifier.logits(embeddings)
+        usable = usable & logits.detach().isfinite().all(1)
+
+        # 1. Confident images.
+        entropies = self._measure(torch.where(usable[:, None], logits, 0))
+        kept = usable & (entropies.detach() < self.margin * entropy_of_a_guess)
+
+        # 2. Of these, the ones whose predicted class is less probable without their object.
+        with torch.no_grad():
+            destroyed = self._destroyed(images, usable)
+            without = self.classifier.encode(
+                destroyed, self.affine, statistics=of_batch(self.statistics, kept)
+            )
+            before, after = logits.softmax(1), self.classifier.logits(without).softmax(1)
+            labels = before.argmax(1, keepdim=True)
+            drop = (before.gather(1, labels) - after.gather(1, labels)).squeeze(1)
+        kept = kept & (drop > self.plpd_threshold)
+
+        # 3. The more confident and the larger the drop, the more an image counts.
+        weights = torch.exp(self.weight_margin * entropy_of_a_guess - entropies.detach()) + torch.exp(drop)
+        weights = torch.where(kept, weights, 0)  # before the product: a drop that is not finite has gradients
+        return (weights * entropies).sum() / self.summed(kept.sum()).clamp_min(1), kept
+
+    def _destroyed(self, images: Tensor, usable: Tensor) -> Tensor:
+        """The images without their objects; random draws depend on the place in the stream."""
+        if self.transform == "occlusion":
+            return occlude_centre(images)
+        if self.transform == "pixel":
+            places = torch.arange(images[0, 0].numel(), device=images.device)
+            return shuffle_pixels(images, pair_scores(self.seed, self.seen, places).argsort())
+        numbers = self.seen + self.whole(usable).cumsum(0)
+        numbers = numbers if self.peers is None else numbers[self.peers.own]
+        places = torch.arange(self.patches**2, device=images.device)
+        return shuffle_patches(images, pair_scores(self.seed, numbers, places).argsort(1), self.patches)
