@@ -71,7 +71,7 @@ class Peers:
             )
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.timeout = _chosen_timeout() if timeout is None else timeout
+        self.timeout = chosen_timeout() if timeout is None else timeout
         self.sizes = [0] * self.size
         self.traffic = Traffic()
         # Numbers that the host needs do not go through a GPU: a dead process is then found by the host.
@@ -263,7 +263,8 @@ def check_same(peers: Peers, parameters: Mapping[str, Any], model: Any) -> None:
                 )
 
 
-def _chosen_timeout() -> float:
+def chosen_timeout() -> float:
+    """Seconds to wait for other processes, if a caller does not say."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         seconds = float(text) if text else _TIMEOUT
