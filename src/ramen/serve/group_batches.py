@@ -51,7 +51,9 @@ class GroupBatches:
             error = raised
         own = {
             "sources": len(batch),
-            "keys": sha256("\0".join(source.key for source in batch).encode(errors="surrogatepass")).hexdigest(),
+            "keys": sha256(
+                "\0".join(source.key for source in batch).encode(errors="surrogatepass")
+            ).hexdigest(),
             "error": None if error is None else f"{type(error).__name__}: {error}",
         }
         said = self._peers.values(own, "starting a batch of sources")

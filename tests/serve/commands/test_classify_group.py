@@ -13,6 +13,7 @@ from ramen.methods import _saved_folder
 from ramen.serve.outputs.record import record_path
 from tests.helpers.classify_process import ClassifyProcess
 from tests.helpers.drawing_files import CLASSES, write_drawings
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.torchrun_processes import TorchrunProcesses
 
 BATCH = 8
@@ -188,28 +189,39 @@ def test_a_stop_saves_what_is_done(
     assert_same(rows(out), undisturbed)
 
 
-@pytest.mark.parametrize("then", [1, 3], ids=["one process", "three processes"])
-@pytest.mark.parametrize("has_snapshot", [True, False], ids=["state behind", "no state"])
+# What a killed run has left: how many snapshots it has written, after which part of its output it was killed,
+# and how many processes continue.
+KILLS = [(1, 0.7, 3), (0, 0.7, 1), (1, 0.1, 1)]
+if RUN_SLOW_TESTS:
+    KILLS = [
+        (snapshots, part, then) for snapshots in (0, 1, 2) for part in (0.1, 0.4, 0.7) for then in (1, 3)
+    ]
+
+
+@pytest.mark.parametrize(("snapshots", "part", "then"), KILLS)
 def test_after_a_kill_nothing_is_learned_twice_or_forgotten(
-    then: int, has_snapshot: bool, tmp_path: Path, drawings: Path, undisturbed: list[dict[str, str]]
+    snapshots: int,
+    part: float,
+    then: int,
+    tmp_path: Path,
+    drawings: Path,
+    undisturbed: list[dict[str, str]],
 ) -> None:
-    """The labels of a run that nobody disturbed, whatever the state had learned of the rows that are there."""
+    """The labels of a run that nobody disturbed: whether the state or the rows are behind."""
     out, state = tmp_path / "labels.csv", tmp_path / "state"
     given = [drawings, "--out", out, "--state", state]
     size = sum(len(",".join(row.values())) + 1 for row in undisturbed)
-    dies = {0: {"dies_at": size * 2 // 3, "snapshots": int(has_snapshot)}, 1: {"snapshots": int(has_snapshot)}}
-    with TorchrunProcesses(2, [*given, *COMMON], tmp_path, changes=dies) as processes:
-        codes = processes.wait()
-        assert codes[0] == -signal.SIGKILL
-        assert codes[1] == 1
+    changes: dict[int, dict[str, Any]] = {rank: {"snapshots": snapshots} for rank in range(2)}
+    changes[0]["dies_at"] = int(part * size)
+    with TorchrunProcesses(2, [*given, *COMMON], tmp_path, changes=changes) as processes:
+        assert processes.wait() == [-signal.SIGKILL, 1]
         assert "a process of the group did not answer" in processes.processes[1].stderr
-    left = rows(out)
-    assert 2 * BATCH < len(left) < 38
-    assert _saved_folder.holds_state(state / "group") == has_snapshot
-    said = alone(tmp_path, *given) if then == 1 else together(then, tmp_path, *given).first
-    again = len(left) // BATCH * BATCH - BATCH * has_snapshot  # whole rows; the snapshot has learned one batch
-    assert "had not learned from the last" in said.stderr
-    assert again > 0
+    left = out.read_bytes().count(b"\n") - 1  # whole rows
+    assert 0 < left < 38
+    assert _saved_folder.holds_state(state / "group") == (snapshots > 0)
+    said = (alone(tmp_path, *given) if then == 1 else together(then, tmp_path, *given).first).stderr
+    ahead = left - snapshots * BATCH  # of the state, which is written after each of the first batches
+    assert (f"had not learned from the last {ahead} results" in said) == (ahead > 0)
     assert_same(rows(out), undisturbed)
 
 
