@@ -128,7 +128,7 @@ def _limit_snapshots(most: int) -> None:
     due, written = SaveTimes.due, []
 
     def due_now(self: SaveTimes, images: int, *, patient: bool) -> bool:
-        is_due = len(written) < most and due(self, images, patient=patient)
+        is_due = len(written) < most and due(self, images, patient=False)
         written.extend([None] * is_due)
         return is_due
 

@@ -28,9 +28,7 @@ def test_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert local_processes() == 4
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "some")
-    with pytest.raises(
-        ValueError, match="LOCAL_WORLD_SIZE must be the number that torchrun sets, got 'some'"
-    ):
+    with pytest.raises(ValueError, match="LOCAL_WORLD_SIZE must be the number that torchrun sets"):
         local_processes()
 
 

@@ -96,7 +96,7 @@ class BatchAnswers:
         return self.zero_shot(keys, pixels)
 
     def adapted(self, keys: Sequence[str], pixels: Tensor) -> list[Result]:
-        """Results for a batch, which may be empty in a group of processes; errors of the method are raised."""
+        """Results for a batch, which may be empty in a group of processes; errors are raised."""
         prediction = self._predict(pixels)
         return self._adapted(keys, prediction).results if keys else []
 

@@ -1,9 +1,9 @@
 """``ramen classify`` in the processes that ``torchrun`` has started: the first one leads, the others follow.
 
-All of them load the model, decode and classify. The first one alone finds files, writes the output, the page and
-the sorted folders, shows progress and reports errors: it does what a single process does, and gives the others
-an order for everything that all must do together. Orders are values that all processes exchange, so that the
-first one also learns if a signal asked another one to stop.
+All of them load the model, decode and classify. The first one alone finds files, writes the output, the page
+and the sorted folders, shows progress and reports errors: it does what a single process does, and gives the
+others an order for everything that all must do together. Orders are values that all processes exchange, so
+that the first one also learns if a signal asked another one to stop.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -33,8 +33,8 @@ _PATIENCE = 1800.0
 _AT_ONCE = 4096  # paths in one order
 _Value = TypeVar("_Value")
 
-# Orders: open the state for so many files; here are some of their paths; start to classify them; continue with
-# the next batch; close; there was an error.
+# Orders: open the state for so many files; here are some of their paths; start to classify them; continue
+# with the next batch; close; there was an error.
 _OPEN, _FILES, _CLASSIFY, _NEXT, _CLOSE, _FAILED = "open", "files", "classify", "next", "close", "failed"
 
 
@@ -92,7 +92,7 @@ class Orders:
         self.stop: StopRequest | None = None
 
     def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
-        """What ``work`` returns, if it succeeds in all processes; the first one raises the error to report."""
+        """What ``work`` returns, if it succeeds in all processes; else the first raises what to report."""
         with self.together():
             try:
                 return self.peers.attempt(work, what)

@@ -49,11 +49,10 @@ class GroupBatches:
             batch = next_batch()
         except BaseException as raised:
             error = raised
+        keys = "\0".join(source.key for source in batch).encode(errors="surrogatepass")
         own = {
             "sources": len(batch),
-            "keys": sha256(
-                "\0".join(source.key for source in batch).encode(errors="surrogatepass")
-            ).hexdigest(),
+            "keys": sha256(keys).hexdigest(),
             "error": None if error is None else f"{type(error).__name__}: {error}",
         }
         said = self._peers.values(own, "starting a batch of sources")

@@ -4,6 +4,7 @@ import csv
 import json
 import signal
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def assert_same(found: list[dict[str, str]], expected: list[dict[str, str]]) -> 
         )
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 4] if RUN_SLOW_TESTS else [3])
 def test_one_output_page_and_summary(
     count: int, tmp_path: Path, drawings: Path, undisturbed: list[dict[str, str]]
 ) -> None:
@@ -193,9 +194,7 @@ def test_a_stop_saves_what_is_done(
 # and how many processes continue.
 KILLS = [(1, 0.7, 3), (0, 0.7, 1), (1, 0.1, 1)]
 if RUN_SLOW_TESTS:
-    KILLS = [
-        (snapshots, part, then) for snapshots in (0, 1, 2) for part in (0.1, 0.4, 0.7) for then in (1, 3)
-    ]
+    KILLS = list(product((0, 1, 2), (0.1, 0.4, 0.7), (1, 3)))
 
 
 @pytest.mark.parametrize(("snapshots", "part", "then"), KILLS)

@@ -134,8 +134,8 @@ def classify(
     Writes one row per file: label, probability, what the model says without adaptation, or an error.
     Everything but --json goes to standard error. Interrupted or killed, the same command continues.
 
-    Under torchrun (`torchrun --nproc-per-node 8 -m ramen classify ...`) all processes share the work, with one
-    stream and one memory; the first one writes and reports.
+    Under torchrun (`torchrun --nproc-per-node 8 -m ramen classify ...`) all processes share the work: one
+    stream, one memory; the first one writes and reports.
     """
     from rich.console import Console
 

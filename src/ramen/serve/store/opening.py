@@ -32,7 +32,7 @@ class Opened:
         recovered: What had to be repaired, in words.
         damaged: Segments that were set aside.
         rewrite: Whether all of the state must be written again.
-        from_snapshot: Whether the state is that of a group's snapshot, to be removed once it is written again.
+        from_snapshot: Whether it is the state of a group's snapshot, to be removed once it is written again.
     """
 
     copies: dict[str, Tensor] = field(default_factory=dict)

@@ -57,10 +57,11 @@ class Segments(ABC):
     def remove(self, number: int) -> None:
         """Remove a segment."""
 
+    @abstractmethod
     def snapshot(self) -> Path | None:
-        """The state that a group of processes has left here, which overrides the segments, if there is one."""
-        return None
+        """The state that a group of processes has left here, if there is one; it overrides the segments."""
 
+    @abstractmethod
     def remove_snapshot(self) -> None:
         """Remove it, after the segments have what was in it."""
 
