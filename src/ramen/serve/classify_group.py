@@ -42,7 +42,7 @@ class ReportedElsewhereError(RuntimeError):
     """An error that the first process of the group reports."""
 
 
-class Order(NamedTuple):
+class GroupOrder(NamedTuple):
     """What the first process wants all to do."""
 
     name: str
@@ -62,7 +62,7 @@ def classify_in_group(
     Returns:
         How it ended, in the first process; None in the others.
     """
-    orders = Orders(Peers(group, max(_PATIENCE, chosen_timeout())))
+    orders = GroupOrders(Peers(group, max(_PATIENCE, chosen_timeout())))
     try:
         request = orders.attempt(make_request, "reading the command line")
         if orders.leads:
@@ -73,7 +73,7 @@ def classify_in_group(
     return None
 
 
-class Orders:
+class GroupOrders:
     """What the first process tells the others to do.
 
     Args:
@@ -108,7 +108,7 @@ class Orders:
         yield
         self.in_step = True
 
-    def give(self, order: Order, peers: Peers | None = None) -> None:
+    def give(self, order: GroupOrder, peers: Peers | None = None) -> None:
         """Tell the others, who wait for it, and learn whether somebody asked one of them to stop.
 
         Args:
@@ -122,14 +122,14 @@ class Orders:
             self.stop.signal = signals[0]
             self.stop.event.set()
 
-    def receive(self, peers: Peers | None = None) -> Order:
+    def receive(self, peers: Peers | None = None) -> GroupOrder:
         """The next order; ReportedElsewhereError if the first process has failed."""
         name, value = self._exchange(None, peers or self.peers)[0]["order"]
         if name == _FAILED:
             raise ReportedElsewhereError(value)
-        return Order(name, value)
+        return GroupOrder(name, value)
 
-    def _exchange(self, order: Order | None, peers: Peers) -> list[dict[str, Any]]:
+    def _exchange(self, order: GroupOrder | None, peers: Peers) -> list[dict[str, Any]]:
         signal = None if self.stop is None else self.stop.signal
         return peers.values({"order": order, "signal": signal}, "waiting for the first process")
 
@@ -137,7 +137,7 @@ class Orders:
 class _Leading(ModelAnswering):
     """Answers of all processes, for the first one."""
 
-    def __init__(self, request: ClassifyRequest, orders: Orders) -> None:
+    def __init__(self, request: ClassifyRequest, orders: GroupOrders) -> None:
         super().__init__(request, orders.peers.group, orders.attempt)
         self._orders = orders
 
@@ -148,12 +148,12 @@ class _Leading(ModelAnswering):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and self._orders.in_step:
-            self._orders.give(Order(_FAILED, f"{type(error).__name__}: {error}"))
+            self._orders.give(GroupOrder(_FAILED, f"{type(error).__name__}: {error}"))
 
     @contextmanager
     def predictor(self, files: int) -> Generator["_LeadingPredictor", None, None]:
         """A predictor that gives orders as well."""
-        self._orders.give(Order(_OPEN, files))
+        self._orders.give(GroupOrder(_OPEN, files))
         opened = self._orders.attempt(lambda: super(_Leading, self).predictor(files), "opening the state")
         leading = _LeadingPredictor(opened, self._orders)
         yield leading
@@ -167,7 +167,7 @@ class _Leading(ModelAnswering):
 class _LeadingPredictor:
     """A predictor that tells the others what to classify."""
 
-    def __init__(self, predictor: Predictor, orders: Orders) -> None:
+    def __init__(self, predictor: Predictor, orders: GroupOrders) -> None:
         self._predictor, self._orders, self._closed = predictor, orders, False
 
     @property
@@ -185,14 +185,14 @@ class _LeadingPredictor:
         paths = [path for path, _ in sources]
         left = iter(paths)
         while part := list(islice(left, _AT_ONCE)):
-            self._orders.give(Order(_FILES, part))
-        self._orders.give(Order(_CLASSIFY))
+            self._orders.give(GroupOrder(_FILES, part))
+        self._orders.give(GroupOrder(_CLASSIFY))
         batches = in_batches(self._predictor, as_sources(paths))
         peers = self._predictor.method.peers
         try:
             while batch := self._next(batches):
                 yield from batch
-                self._orders.give(Order(_NEXT), peers)
+                self._orders.give(GroupOrder(_NEXT), peers)
         except GeneratorExit:
             self.close()  # now: the others need not wait until the page is written
             raise
@@ -207,13 +207,13 @@ class _LeadingPredictor:
         if self._closed:
             return
         self._closed = True
-        self._orders.give(Order(_CLOSE))
+        self._orders.give(GroupOrder(_CLOSE))
         with self._orders.together():
             self._predictor.close()
         self._orders.in_step = False  # they have left
 
 
-def _follow(request: ClassifyRequest, orders: Orders) -> None:
+def _follow(request: ClassifyRequest, orders: GroupOrders) -> None:
     """Do as the first process says."""
     answering = ModelAnswering(request, orders.peers.group, orders.attempt)
     files = orders.receive().value
@@ -227,7 +227,7 @@ def _follow(request: ClassifyRequest, orders: Orders) -> None:
     predictor.close()
 
 
-def _classify(predictor: Predictor, paths: Sequence[str], orders: Orders) -> None:
+def _classify(predictor: Predictor, paths: Sequence[str], orders: GroupOrders) -> None:
     """Take part until all files are classified or the first process has enough."""
     for _ in in_batches(predictor, as_sources(paths)):
         if orders.receive(predictor.method.peers).name == _CLOSE:
