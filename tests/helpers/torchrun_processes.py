@@ -28,7 +28,7 @@ class TorchrunProcesses:
         arguments: Sequence[object],
         folder: Path,
         *,
-        timeout: float = 20.0,
+        timeout: float = 60.0,
         changes: Mapping[int, Mapping[str, Any]] | None = None,
         stdin: str = "",
     ) -> None:

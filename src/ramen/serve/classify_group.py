@@ -6,7 +6,7 @@ others an order for everything that all must do together. Orders are values that
 that the first one also learns if a signal asked another one to stop.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from types import TracebackType
@@ -17,7 +17,7 @@ from rich.console import Console
 from ramen.serve.classify_local import ModelAnswering
 from ramen.serve.classify_request import ClassifyRequest
 from ramen.serve.classify_run import ClassifyReport, classify_with
-from ramen.serve.labelling import in_batches
+from ramen.serve.labelling import ResultSource, in_batches
 from ramen.serve.photos import as_sources
 from ramen.serve.predictor import Counts, Predictor
 from ramen.serve.result import Result
@@ -151,13 +151,14 @@ class _Leading(ModelAnswering):
             self._orders.give(GroupOrder(_FAILED, f"{type(error).__name__}: {error}"))
 
     @contextmanager
-    def predictor(self, files: int) -> Generator["_LeadingPredictor", None, None]:
+    def predictor(self, files: int) -> Generator[ResultSource, None, None]:
         """A predictor that gives orders as well."""
         self._orders.give(GroupOrder(_OPEN, files))
-        opened = self._orders.attempt(lambda: super(_Leading, self).predictor(files), "opening the state")
+        opened = self._orders.attempt(lambda: self.open_predictor(files), "opening the state")
         leading = _LeadingPredictor(opened, self._orders)
-        yield leading
-        leading.close()
+        with opened:
+            yield leading
+            leading.close()
 
     def heed(self, stop: StopRequest) -> None:
         """Let a request to stop that reached another process count as one to this process."""
@@ -180,8 +181,12 @@ class _LeadingPredictor:
         """The results of the last batch that the state has learned."""
         return self._predictor.resumed
 
-    def classify(self, sources: Iterable[tuple[str, object]]) -> Generator[Result, None, None]:
-        """One result per file, in order; whoever stops reading stops all processes."""
+    def classify(self, sources: Any) -> Generator[Result, None, None]:
+        """One result per file, in order; whoever stops reading stops all processes.
+
+        Args:
+            sources: Pairs of ``as_sources``.
+        """
         paths = [path for path, _ in sources]
         left = iter(paths)
         while part := list(islice(left, _AT_ONCE)):
@@ -217,14 +222,13 @@ def _follow(request: ClassifyRequest, orders: GroupOrders) -> None:
     """Do as the first process says."""
     answering = ModelAnswering(request, orders.peers.group, orders.attempt)
     files = orders.receive().value
-    predictor = orders.attempt(lambda: answering.predictor(files), "opening the state")
+    predictor = orders.attempt(lambda: answering.open_predictor(files), "opening the state")
     paths: list[str] = []
-    with stop_on_signals(lambda: None) as orders.stop:
+    with predictor, stop_on_signals(lambda: None) as orders.stop:
         while (order := orders.receive()).name == _FILES:
             paths.extend(order.value)
         if order.name == _CLASSIFY:
             _classify(predictor, paths, orders)
-    predictor.close()
 
 
 def _classify(predictor: Predictor, paths: Sequence[str], orders: GroupOrders) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ramen.experiments.analysis import paper
@@ -10,7 +11,7 @@ from ramen.experiments.run.provenance import versions
 from ramen.methods._registry import create
 from ramen.serve.changes_page.page import PageSettings
 from ramen.serve.classify_request import ClassifyRequest
-from ramen.serve.labelling import forget_unlearned
+from ramen.serve.labelling import ResultSource, forget_unlearned
 from ramen.serve.model_loading import load_classifier
 from ramen.serve.outputs.output import Output
 from ramen.serve.outputs.record import Identity
@@ -64,7 +65,15 @@ class ModelAnswering:
             orient=request.orient,
         )
 
-    def predictor(self, files: int) -> Predictor:
+    def predictor(self, files: int) -> AbstractContextManager[ResultSource]:
+        """What classifies, as long as a block lasts.
+
+        Args:
+            files: How many there are.
+        """
+        return self.open_predictor(files)
+
+    def open_predictor(self, files: int) -> Predictor:
         """A predictor, whose state is read now.
 
         Args:
