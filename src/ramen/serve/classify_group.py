@@ -108,30 +108,29 @@ class GroupOrders:
         yield
         self.in_step = True
 
-    def give(self, order: GroupOrder, peers: Peers | None = None) -> None:
-        """Tell the others, who wait for it, and learn whether somebody asked one of them to stop.
+    def hurry(self) -> None:
+        """From now on, an order comes soon after the one before it."""
+        self.peers.timeout = chosen_timeout()
 
-        Args:
-            order: What to do.
-            peers: All processes, if they are to wait for a shorter time.
-        """
+    def give(self, order: GroupOrder) -> None:
+        """Tell the others, who wait for it, and learn whether somebody asked one of them to stop."""
         with self.together():
-            said = self._exchange(order, peers or self.peers)
+            said = self._exchange(order)
         signals = [theirs["signal"] for theirs in said if theirs["signal"] is not None]
         if self.stop is not None and signals and not self.stop.requested:
             self.stop.signal = signals[0]
             self.stop.event.set()
 
-    def receive(self, peers: Peers | None = None) -> GroupOrder:
+    def receive(self) -> GroupOrder:
         """The next order; ReportedElsewhereError if the first process has failed."""
-        name, value = self._exchange(None, peers or self.peers)[0]["order"]
+        name, value = self._exchange(None)[0]["order"]
         if name == _FAILED:
             raise ReportedElsewhereError(value)
         return GroupOrder(name, value)
 
-    def _exchange(self, order: GroupOrder | None, peers: Peers) -> list[dict[str, Any]]:
+    def _exchange(self, order: GroupOrder | None) -> list[dict[str, Any]]:
         signal = None if self.stop is None else self.stop.signal
-        return peers.values({"order": order, "signal": signal}, "waiting for the first process")
+        return self.peers.values({"order": order, "signal": signal}, "waiting for the first process")
 
 
 class _Leading(ModelAnswering):
@@ -192,12 +191,12 @@ class _LeadingPredictor:
         while part := list(islice(left, _AT_ONCE)):
             self._orders.give(GroupOrder(_FILES, part))
         self._orders.give(GroupOrder(_CLASSIFY))
+        self._orders.hurry()
         batches = in_batches(self._predictor, as_sources(paths))
-        peers = self._predictor.method.peers
         try:
             while batch := self._next(batches):
                 yield from batch
-                self._orders.give(GroupOrder(_NEXT), peers)
+                self._orders.give(GroupOrder(_NEXT))
         except GeneratorExit:
             self.close()  # now: the others need not wait until the page is written
             raise
@@ -233,7 +232,8 @@ def _follow(request: ClassifyRequest, orders: GroupOrders) -> None:
 
 def _classify(predictor: Predictor, paths: Sequence[str], orders: GroupOrders) -> None:
     """Take part until all files are classified or the first process has enough."""
+    orders.hurry()
     for _ in in_batches(predictor, as_sources(paths)):
-        if orders.receive(predictor.method.peers).name == _CLOSE:
+        if orders.receive().name == _CLOSE:
             return
     orders.receive()  # to close
