@@ -190,7 +190,10 @@ def test_methods_with_batchnorm_layers(team: ProcessTeam, name: str) -> None:
     compare(team, name, "resnet", "float64", parameters, 2)
 
 
-@pytest.mark.parametrize("name", ["ramen", "tda", "tent", "sar", "mint", "note", "rotta"])
+SPOILED = ("ramen", "tda", "tent", "sar", "mint", "note", "rotta", "eata", "deyo", "lame", "stata", "onzeta")
+
+
+@pytest.mark.parametrize("name", SPOILED)
 def test_images_that_cannot_be_used(team: ProcessTeam, name: str) -> None:
     parameters = PAPER if name == "ramen" else OTHERS[name]
     compare(team, name, "vit", "float64", parameters, 2, spoiled=True)
@@ -219,8 +222,10 @@ def continue_in_group(group: ProcessGroup, name: str, parameters: Any, parts: An
         ("ramen", {**PAPER, "balance": False, "codec": "sign"}),
         ("tda", {}),
         ("note", {"memory": 6}),
+        ("eata", OTHERS["eata"]),
+        ("onzeta", OTHERS["onzeta"]),
     ],
-    ids=["ramen", "ramen-one-queue", "tda", "note"],
+    ids=["ramen", "ramen-one-queue", "tda", "note", "eata", "onzeta"],
 )
 def test_a_saved_state_continues_in_any_number_of_processes(
     team: ProcessTeam, tmp_path: Path, name: str, parameters: dict[str, Any]
