@@ -29,7 +29,8 @@ def random_views(images: Tensor, number: int, smallest_crop: float = SMALLEST_CR
         seed: Decides what is drawn, together with an image's pixels.
     """
     places = torch.arange((number - 1) * _DRAWS, device=images.device)
-    uniform = pair_scores(seed, row_keys(images), places).view(len(images), number - 1, _DRAWS)
+    keys = row_keys(images.float())  # the same pixels in another precision have the same views
+    uniform = pair_scores(seed, keys, places).view(len(images), number - 1, _DRAWS)
     boxes, mirrored = draw_crops(uniform, (images.shape[2], images.shape[3]), smallest_crop)
     return torch.cat([images[:, None], resized_crops(images, boxes, mirrored)], 1)
 
