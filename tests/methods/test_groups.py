@@ -54,6 +54,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "zero": {"views": 6},
     "mta": {"views": 6},
     "tps": {"views": 6},
+    "tpt": {"views": 6},
     "entmin": {},
     "tent": {"lr": 1e-3},
     "sar": {"lr": 1e-3, "margin": 0.9, "reset_below": 0.05},

@@ -62,6 +62,9 @@ class ViewMethod(Method):
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Encode the views and answer; the first view is the image itself, as zero-shot."""
+        if not len(images):  # of this process, in a group
+            nothing = self.classifier.class_embeddings.new_empty(0, self.classifier.num_classes)
+            return Answer(nothing, nothing, usable)
         embeddings = self._view_embeddings(images)
         usable = usable & embeddings.flatten(1).isfinite().all(1)
         zero_shot = self.classifier.logits(embeddings[:, 0])
@@ -71,11 +74,13 @@ class ViewMethod(Method):
         """One forward pass for each view."""
         return self.views, 0
 
+    def view_logits(self, embeddings: Tensor) -> Tensor:
+        """Logits ``(B, views, C)`` of embeddings ``(B, views, d)``."""
+        return self.classifier.logits(embeddings.flatten(0, 1)).unflatten(0, embeddings.shape[:2])
+
     def _view_embeddings(self, images: Tensor) -> Tensor:
         """``(B, views, d)``; pixels of so many views are in memory at once, however large the batch is."""
         texts = self.classifier.class_embeddings
-        if not len(images):  # of this process, in a group
-            return texts.new_empty(0, self.views, texts.shape[1])
         found = []
         for part in images.to(texts.dtype).split(max(1, self.views_at_once // self.views)):
             views = random_views(part, self.views, self.smallest_crop, self.seed).flatten(0, 1)

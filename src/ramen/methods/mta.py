@@ -95,7 +95,7 @@ class Mta(ViewMethod):
         if self.views == 1:
             return self.classifier.logits(embeddings[:, 0])
         bandwidths = self._squared_bandwidths(embeddings)
-        probabilities = self.classifier.logits(embeddings).softmax(2)
+        probabilities = self.view_logits(embeddings).softmax(2)
         affinities = probabilities @ probabilities.mT
 
         def kernel(mode: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class Tps(ViewMethod):
 
     def _shifted_logits(self, embeddings: Tensor) -> Tensor:
         clf, texts = self.classifier, self.classifier.class_embeddings
-        chosen = surest(embeddings, clf.logits(embeddings), self.kept)
+        chosen = surest(embeddings, self.view_logits(embeddings), self.kept)
 
         def logits(views: Tensor, shift: Tensor) -> Tensor:
             return clf.logit_scale * views @ F.normalize(texts + shift, dim=2).mT

@@ -94,7 +94,7 @@ class Zero(ViewMethod):
 
     def from_views(self, embeddings: Tensor) -> Tensor:
         """Count the votes, or average the embeddings."""
-        logits = self.classifier.logits(embeddings)
+        logits = self.view_logits(embeddings)
         if self.combined == "mean":
             return self.classifier.logits(surest(embeddings, logits, self.kept).mean(1))
         votes = _votes(logits, number_kept(self.views, self.kept))

@@ -20,6 +20,7 @@ PARAMETERS = {
     "zero": {"views": 4},
     "mta": {"views": 4},
     "tps": {"views": 4},
+    "tpt": {"views": 4},
 }
 
 
