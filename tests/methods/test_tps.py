@@ -22,7 +22,9 @@ def published(embeddings: Tensor, text: Tensor, settings: dict, scale: float = S
     number = max(1, int(settings["kept"] * len(embeddings)))
     chosen = by_entropy(scale * embeddings @ text.T)[:number]
     for _ in range(settings["steps"]):
-        probabilities = [(scale * F.normalize(text + shift, dim=1) @ embeddings[v]).softmax(0) for v in chosen]
+        probabilities = [
+            (scale * F.normalize(text + shift, dim=1) @ embeddings[v]).softmax(0) for v in chosen
+        ]
         mean = torch.stack(probabilities).mean(0)
         optimizer.zero_grad()
         (-(mean * mean.log()).sum()).backward()

@@ -137,7 +137,9 @@ def test_a_classifier_without_a_text_tower_is_refused() -> None:
     texts = clf.class_embeddings
     for encode_text in (None, lambda prompts: texts[: len(prompts)]):
         other = ramen.ZeroShotClassifier(testing.small_tower(), texts, encode_text=encode_text)
-        with pytest.raises(MissingPartError, match="method 'tpt' learns the words of a prompt and needs a text"):
+        with pytest.raises(
+            MissingPartError, match="method 'tpt' learns the words of a prompt and needs a text"
+        ):
             ramen.create("tpt", other)
 
 

@@ -101,8 +101,7 @@ def test_the_logits_of_the_surest_view_left_out_decide() -> None:
     """Kept are views for 0 and for 2. The other two are for 1; the surer of them rather for 2 than for 0."""
     clf = classifier_of(torch.eye(3, 16), scale=10.0)
     views = unit(
-        torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.99], [0.1, 0.9, 0.3], [0.4, 0.6, 0.1]])
-        @ torch.eye(3, 16)
+        torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.99], [0.1, 0.9, 0.3], [0.4, 0.6, 0.1]]) @ torch.eye(3, 16)
     )
     found = solve(clf, "zero", views[None], kept=0.5)[0].exp().tolist()
     assert found == [pytest.approx(1 / 3), pytest.approx(1e-6), pytest.approx(2 / 3)]

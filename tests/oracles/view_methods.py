@@ -1,4 +1,4 @@
-"""What tests of methods with random views have in common: streams, and embeddings of views by plain modules."""
+"""What tests of methods with random views share: embeddings of views by plain modules, and checks."""
 
 import pytest
 import torch

@@ -15,14 +15,6 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
 
-VIEWS = 64
-NOTE_ON_VIEWS = (
-    "views are crops of the preprocessed image, with 8 % to 100 % of its area and sides of 3:4 to 4:3, half of "
-    "them mirrored; the published code crops the original file in its full resolution. The first view is the "
-    "image itself. Decided here: draws depend on the seed and the image's own pixels, so that neither the "
-    "batch nor the order of the stream changes an answer"
-)
-
 
 class ViewMethod(Method):
     """A method that encodes views of each image, and does the rest with their embeddings.

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.images.views import SMALLEST_CROP
 from ramen.methods._info import MethodInfo
+from ramen.methods._notes import RANDOM_VIEWS
 from ramen.methods._registry import register
-from ramen.methods._views import NOTE_ON_VIEWS, VIEWS, ViewMethod, check_share
+from ramen.methods._views import ViewMethod, check_share
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
@@ -37,13 +37,13 @@ _SMALLEST_BANDWIDTH = 1e-12  # squared; of views that are all alike
         random=True,
         notes=(
             "from MTA's code: 64 views, bandwidths over the nearest 0.3 of the others, affinity weight 4, "
-            "entropy weight 0.2, 5 rounds of at most 5 steps each for scores and mode, which end with a change "
-            "below 1e-6",
+            "entropy weight 0.2, 5 rounds of at most 5 steps each for scores and mode, which end with a "
+            "change below 1e-6",
             "affinities are products of probabilities, and so depend on the logit scale: at a small one all "
             "views agree with each other",
-            "decided here: a bandwidth is over at least one other view, and never 0: MTA's code divides 0 by 0 "
-            "if views are alike",
-            NOTE_ON_VIEWS,
+            "decided here: a bandwidth is over at least one other view, and never 0: MTA's code divides 0 by "
+            "0 if views are alike",
+            RANDOM_VIEWS,
         ),
     )
 )
@@ -71,9 +71,9 @@ class Mta(ViewMethod):
         *,
         neighbours: float = 0.3,
         rounds: int = 5,
-        views: int = VIEWS,
-        smallest_crop: float = SMALLEST_CROP,
-        views_at_once: int = VIEWS,
+        views: int = 64,
+        smallest_crop: float = 0.08,
+        views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
     ) -> None:

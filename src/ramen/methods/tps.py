@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.images.views import SMALLEST_CROP
 from ramen.methods._adam import AdamState, adam_step
 from ramen.methods._info import MethodInfo
+from ramen.methods._notes import RANDOM_VIEWS
 from ramen.methods._registry import register
-from ramen.methods._views import NOTE_ON_VIEWS, VIEWS, ViewMethod, check_share, entropy_of_mean, surest
+from ramen.methods._views import ViewMethod, check_share, entropy_of_mean, surest
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
@@ -41,7 +41,7 @@ SHIFTS = ("class", "shared")
             "gradients go no further than the class embeddings: there is no backward pass of the encoder",
             "the first step of Adam moves every number by lr, whatever its gradient: the same step is larger "
             "for wider embeddings, by the square root of their width",
-            NOTE_ON_VIEWS,
+            RANDOM_VIEWS,
         ),
     )
 )
@@ -69,9 +69,9 @@ class Tps(ViewMethod):
         *,
         kept: float = 0.1,
         shift: str = "class",
-        views: int = VIEWS,
-        smallest_crop: float = SMALLEST_CROP,
-        views_at_once: int = VIEWS,
+        views: int = 64,
+        smallest_crop: float = 0.08,
+        views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
     ) -> None:

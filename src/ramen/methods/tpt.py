@@ -6,12 +6,12 @@ Shu et al., "Test-Time Prompt Tuning for Zero-Shot Generalization in Vision-Lang
 import torch
 from torch import Tensor
 
-from ramen.images.views import SMALLEST_CROP
 from ramen.methods._adam import AdamState, adam_step
 from ramen.methods._base import check_classifier
 from ramen.methods._info import MethodInfo
+from ramen.methods._notes import RANDOM_VIEWS
 from ramen.methods._registry import register
-from ramen.methods._views import NOTE_ON_VIEWS, VIEWS, ViewMethod, check_share, entropy_of_mean, surest
+from ramen.methods._views import ViewMethod, check_share, entropy_of_mean, surest
 from ramen.models import prompts
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.models.context_prompts import PromptTextEncoder
@@ -27,7 +27,7 @@ _DECAY = 0.01  # AdamW's own
         title="TPT: test-time prompt tuning",
         venue="NeurIPS 2022",
         paper="https://arxiv.org/abs/2209.07511",
-        updates="the vectors of a prompt's words before the class name, for one image; then those of the text",
+        updates="the vectors of a prompt's words before the class name, for one image; then reset",
         predicts_with="the image itself, the first of the views, with the learned prompt",
         batch_dependent=False,
         forwards=64,
@@ -41,7 +41,7 @@ _DECAY = 0.01  # AdamW's own
             "forward and once back for each image, which takes most of the time if there are many classes",
             "TPT's code adds AugMix to the views of fine-grained data sets, which is not done here",
             "the text tower computes in fp32: no scaling of the loss as in TPT's mixed precision",
-            NOTE_ON_VIEWS,
+            RANDOM_VIEWS,
         ),
     )
 )
@@ -72,9 +72,9 @@ class Tpt(ViewMethod):
         kept: float = 0.1,
         template: str = prompts.SINGLE[0],
         prompts_at_once: int = 1000,
-        views: int = VIEWS,
-        smallest_crop: float = SMALLEST_CROP,
-        views_at_once: int = VIEWS,
+        views: int = 64,
+        smallest_crop: float = 0.08,
+        views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
     ) -> None:

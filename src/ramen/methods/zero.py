@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.images.views import SMALLEST_CROP
 from ramen.methods._info import MethodInfo
+from ramen.methods._notes import RANDOM_VIEWS
 from ramen.methods._registry import register
 from ramen.methods._views import (
-    NOTE_ON_VIEWS,
-    VIEWS,
     ViewMethod,
     check_share,
     number_kept,
@@ -42,15 +40,15 @@ COMBINED = ("votes", "mean")
         random=True,
         notes=(
             "from ZERO's code: 64 views, the 19 with the lowest entropies vote, and a tie is decided by the "
-            "views that were left out: by the vote of the surest that is for one of the tied classes. If there "
-            "is none, by the tied classes' logits in the surest of them",
-            "decided here: that last rule is as stated; ZERO's code inverts a list of class numbers instead of "
-            "a mask, and so takes an arbitrary class. If no view was left out, the surest view decides",
-            "logits are logarithms of the shares of votes, at least 1e-6: probabilities are multiples of 1/19, "
-            "and poorly calibrated. The vote that decides a tie counts",
-            "combined='mean' with kept=0.1 is VTE (arXiv 2405.14977): the mean embedding of the surest tenth, "
-            "not made unit again",
-            NOTE_ON_VIEWS,
+            "views that were left out: by the vote of the surest that is for one of the tied classes. If "
+            "there is none, by the tied classes' logits in the surest of them",
+            "decided here: that last rule is as stated; ZERO's code inverts a list of class numbers instead "
+            "of a mask, and so takes an arbitrary class. If no view was left out, the surest view decides",
+            "logits are logarithms of the shares of votes, at least 1e-6: probabilities are multiples of "
+            "1/19, and poorly calibrated. The vote that decides a tie counts",
+            "combined='mean' with kept=0.1 is VTE (arXiv 2405.14977): the mean embedding of the surest "
+            "tenth, not made unit again",
+            RANDOM_VIEWS,
         ),
     )
 )
@@ -75,9 +73,9 @@ class Zero(ViewMethod):
         kept: float = 0.3,
         *,
         combined: str = "votes",
-        views: int = VIEWS,
-        smallest_crop: float = SMALLEST_CROP,
-        views_at_once: int = VIEWS,
+        views: int = 64,
+        smallest_crop: float = 0.08,
+        views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
     ) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ContextPrompts(Protocol):
-    """The prompts of some classes in a template, as a function of the vectors of the words before the name."""
+    """The prompts of some classes in a template, as a function of vectors for the words before the name."""
 
     @property
     def start(self) -> Tensor:

@@ -25,7 +25,7 @@ def scores_of_pairs(seed: int, queries: Tensor, entries: Tensor) -> Tensor:
 
 
 def row_keys(rows: Tensor) -> Tensor:
-    """A number ``(B,)``, int64, for the content of each row of floats ``(B, ...)``: equal rows, equal numbers.
+    """A number ``(B,)``, int64, for the content of each row of floats ``(B, ...)``; equal for equal rows.
 
     It can stand for a stream number if draws are not to depend on a row's place in the stream. Whole numbers
     are added up, so that it is the same on every device and whatever rows are beside it.
