@@ -100,7 +100,7 @@ def resized_crops(images: Tensor, boxes: Tensor, mirrored: Tensor) -> Tensor:
         padding_mode="border",
         align_corners=False,
     )
-    return parts.unflatten(0, (batch, views))
+    return parts.view(batch, views, -1, height, width)
 
 
 def _places(length: int, start: Tensor, extent: Tensor) -> Tensor:

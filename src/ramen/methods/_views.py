@@ -68,7 +68,7 @@ class ViewMethod(Method):
 
     def view_logits(self, embeddings: Tensor) -> Tensor:
         """Logits ``(B, views, C)`` of embeddings ``(B, views, d)``."""
-        return self.classifier.logits(embeddings.flatten(0, 1)).unflatten(0, embeddings.shape[:2])
+        return self.classifier.logits(embeddings.flatten(0, 1)).view(*embeddings.shape[:2], -1)
 
     def _view_embeddings(self, images: Tensor) -> Tensor:
         """``(B, views, d)``; pixels of so many views are in memory at once, however large the batch is."""
@@ -77,7 +77,7 @@ class ViewMethod(Method):
         for part in images.to(texts.dtype).split(max(1, self.views_at_once // self.views)):
             views = random_views(part, self.views, self.smallest_crop, self.seed).flatten(0, 1)
             found += [self._encode(piece)[0] for piece in views.split(self.views_at_once)]
-        return torch.cat(found).unflatten(0, (len(images), self.views))
+        return torch.cat(found).view(len(images), self.views, -1)
 
 
 def _encode(classifier: ZeroShotClassifier, images: Tensor) -> tuple[Tensor]:

@@ -60,7 +60,7 @@ class OpenClipPrompts:
             raise ValueError(f"template must have words before {{}} to learn from, got {template!r}")
         self._place = slice(first, last)
         with torch.no_grad():
-            self._start = self._lookup()(self._tokens[0, self._place]).clone()
+            self._start: Tensor = self._lookup()(self._tokens[0, self._place]).clone()
 
     @property
     def start(self) -> Tensor:
@@ -77,7 +77,7 @@ class OpenClipPrompts:
         # Copies that share all else: the model itself is never changed, and other threads may use it.
         clip: Any = replaced if tower is self._clip else _with_part(self._clip, "text", replaced)
         embeddings: Tensor = clip.encode_text(self._tokens.repeat(contexts, 1), normalize=True)
-        return embeddings.unflatten(0, (contexts, classes))
+        return embeddings.view(contexts, classes, -1)
 
     def _lookup(self) -> nn.Module:
         tower: Any = tower_with_tokens(self._clip)
