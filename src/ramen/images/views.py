@@ -28,6 +28,8 @@ def random_views(images: Tensor, number: int, smallest_crop: float = SMALLEST_CR
         smallest_crop: The least share of an image's area that a view shows.
         seed: Decides what is drawn, together with an image's pixels.
     """
+    if number == 1:
+        return images[:, None]
     places = torch.arange((number - 1) * _DRAWS, device=images.device)
     keys = row_keys(images.float())  # the same pixels in another precision have the same views
     uniform = pair_scores(seed, keys, places).view(len(images), number - 1, _DRAWS)
@@ -100,7 +102,7 @@ def resized_crops(images: Tensor, boxes: Tensor, mirrored: Tensor) -> Tensor:
         padding_mode="border",
         align_corners=False,
     )
-    return parts.view(batch, views, -1, height, width)
+    return parts.view(batch, views, *images.shape[1:])
 
 
 def _places(length: int, start: Tensor, extent: Tensor) -> Tensor:
