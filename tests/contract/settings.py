@@ -36,6 +36,7 @@ SETTINGS = [
     ("rotta", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
     ("eata", {"lr": 1e-2, "margin": 0.8, "redundancy": 2.0, "reset_every": 3, "class_balance": 0.9}),
     ("deyo", {"lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0, "transform": "pixel", "frozen": "none"}),
+    ("roid", {"lr": 1e-2, "prior": "none", "filter": "kalman"}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -49,4 +50,5 @@ STATISTICS_SETTINGS = [
     ("mint", {"statistics": "batch", "prior": 20.0}),
     ("eata", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "redundancy": 2.0}),
     ("deyo", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0}),
+    ("roid", {"statistics": "batch"}),
 ]
