@@ -3,7 +3,11 @@
 import ramen
 
 # Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
-FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
+FEWER_STEPS = {
+    "watt": {"rounds": 1, "steps": 1},
+    "clipartt": {"iterations": 3},
+    "cotta": {"augmentations": 2, "threshold": 1.0},
+}
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),
@@ -36,7 +40,8 @@ SETTINGS = [
     ("rotta", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
     ("eata", {"lr": 1e-2, "margin": 0.8, "redundancy": 2.0, "reset_every": 3, "class_balance": 0.9}),
     ("deyo", {"lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0, "transform": "pixel", "frozen": "none"}),
-    ("roid", {"lr": 1e-2, "prior": "none", "filter": "kalman"}),
+    ("roid", {"lr": 1e-2, "prior": "off", "filter": "kalman"}),
+    ("cotta", {"threshold": 0.0, "loss": "symmetric", "forget": 0.2}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -51,4 +56,5 @@ STATISTICS_SETTINGS = [
     ("eata", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "redundancy": 2.0}),
     ("deyo", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0}),
     ("roid", {"statistics": "batch"}),
+    ("cotta", {"statistics": "batch", "augmentations": 2, "threshold": 1.0}),
 ]

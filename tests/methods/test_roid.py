@@ -80,7 +80,7 @@ class Oracle(MutableModel):
         self.seen += len(images)
 
         pi = p.detach().mean(0)
-        if self.prior == "none":
+        if self.prior == "off":
             return logits.detach()
         g = max(1 / len(images), 1 / CLASSES) / float(pi.max())
         pi = (pi + g) / (1 + g * CLASSES)
@@ -118,7 +118,7 @@ def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None
     [
         {},
         {"lr": 1e-3, "optimizer": "adam", "prior": "logits", "batch_size": 12},
-        {"lr": 1e-3, "optimizer": "sign", "prior": "none", "temperature": 1.0, "source_share": 0.2},
+        {"lr": 1e-3, "optimizer": "sign", "prior": "off", "temperature": 1.0, "source_share": 0.2},
         {"lr": 1e-3, "filter": "kalman"},
     ],
     ids=str,
@@ -157,7 +157,7 @@ def test_images_that_are_alike_all_count() -> None:
     """Their diversity is equal, so that none is below the mean, whatever rounding does."""
     clf = testing.small_classifier()
     image = stream(1, 1)[0].float()
-    several, one = (ramen.create("roid", clf, lr=1e-2, prior="none") for _ in range(2))
+    several, one = (ramen.create("roid", clf, lr=1e-2, prior="off") for _ in range(2))
     several.predict(image.repeat(3, 1, 1, 1))
     one.predict(image)
     moved = one.content()["affine"] - clf.encoder.base
@@ -242,7 +242,7 @@ def test_a_refused_image_leaves_no_trace(bad: float) -> None:
     [
         ({"temperature": 0}, "temperature must be finite and above 0, got 0"),
         ({"source_share": 1.5}, "source_share must be between 0 and 1, got 1.5"),
-        ({"prior": "probabilities"}, "prior must be one of 'log', 'logits', 'none'"),
+        ({"prior": "probabilities"}, "prior must be one of 'log', 'logits', 'off'"),
         ({"filter": "momentum"}, "filter must be one of 'fixed', 'kalman'"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"mean": (0.5, 0.5, 0.5)}, "mean and std must be given together"),

@@ -26,7 +26,7 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
 
-PRIORS = ("log", "logits", "none")
+PRIORS = ("log", "logits", "off")
 FILTERS = ("fixed", "kalman")
 _MEMORY = 0.9  # of the moving average of probabilities
 _LARGEST, _SMALLEST_RATIO = 0.99, 1e-5  # bounds of the soft likelihood ratio
@@ -80,7 +80,7 @@ class Roid(Method):
         temperature: Of the weights of images: diversity times certainty is divided by it.
         source_share: The share of the pretrained weights in the weights after each step.
         prior: How the classes of the batch correct its answers: "log" adds the logarithm of their smoothed
-            frequencies to the logits, "logits" multiplies the logits by the frequencies, "none" does not.
+            frequencies to the logits, "logits" multiplies the logits by the frequencies, "off" does nothing.
         filter: What mixes in pretrained weights: "fixed" takes ``source_share`` of them, "kalman" is CMF's
             filter of hidden weights, for which ``source_share`` has no effect.
         batch_size: What losses are divided by; the number of usable images of each batch if not given.
@@ -151,7 +151,7 @@ class Roid(Method):
     @property
     def batch_dependent(self) -> bool:
         """Whether predictions depend on the rest of the batch: through the prior or its statistics."""
-        return self.prior != "none" or self.statistics == "batch"
+        return self.prior != "off" or self.statistics == "batch"
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, take one step, go back towards the pretrained weights."""
@@ -243,7 +243,7 @@ class Roid(Method):
 
     def _corrected(self, logits: Tensor, mean: Tensor, count: Tensor) -> Tensor:
         """Logits with the smoothed frequencies of the classes in the batch."""
-        if self.prior == "none":
+        if self.prior == "off":
             return logits
         classes = self.classifier.num_classes
         least = torch.clamp_min(1 / count.clamp_min(1), 1 / classes)
