@@ -7,6 +7,7 @@ FEWER_STEPS = {
     "watt": {"rounds": 1, "steps": 1},
     "clipartt": {"iterations": 3},
     "cotta": {"augmentations": 2, "threshold": 1.0},
+    "cliptta": {"iterations": 2, "shots": 2},
 }
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
@@ -42,6 +43,8 @@ SETTINGS = [
     ("deyo", {"lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0, "transform": "pixel", "frozen": "none"}),
     ("roid", {"lr": 1e-2, "prior": "off", "filter": "kalman"}),
     ("cotta", {"threshold": 0.0, "loss": "symmetric", "forget": 0.2}),
+    ("batclip", {"optimizer": "sgd", "length": "unit", "pairs": "mean", "lr": 1e-2}),
+    ("cliptta", {"iterations": 2, "shots": 1, "learn_from": "memory", "optimizer": "sgd", "lr": 1e-4}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -57,4 +60,6 @@ STATISTICS_SETTINGS = [
     ("deyo", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0}),
     ("roid", {"statistics": "batch"}),
     ("cotta", {"statistics": "batch", "augmentations": 2, "threshold": 1.0}),
+    ("batclip", {"statistics": "batch"}),
+    ("cliptta", {"statistics": "batch", "iterations": 2, "shots": 2}),
 ]

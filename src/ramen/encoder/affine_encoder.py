@@ -123,20 +123,21 @@ class AffineEncoder:
             images: ``(B, 3, H, W)``, or the result of ``prepare``.
             affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
             statistics: What BatchNorm layers normalise with; their running statistics if not given.
-            normalize: If False, return the module's own output, in its own type and length.
+            normalize: If False, return the module's own output, in its own length, and in its own type (fp32
+                with gradients in fp16).
         """
         self._check_images(images)
         if statistics is not None:
             statistics.check(len(images), self.base_statistics)
         affine = self._check_affine(affine, len(images))
-        if not normalize:
-            return self._features(images, affine, statistics)
         if self.dtype == torch.float16 and affine.requires_grad:
             # A gradient has one size per image only as long as no layer mixes the images of a batch.
             scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
-            features = self._features(images, scaling.leave(affine), statistics).float()
-            return F.normalize(scaling.enter(features), dim=-1)
+            features = scaling.enter(self._features(images, scaling.leave(affine), statistics).float())
+            return F.normalize(features, dim=-1) if normalize else features
         features = self._features(images, affine, statistics)
+        if not normalize:
+            return features
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
     def prepare(self, images: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 Wang et al., "Continual Test-Time Domain Adaptation", CVPR 2022.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -17,7 +16,7 @@ from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
 from ramen.methods._normalised_pixels import NormalisedPixels
 from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._parameters import AUTO
+from ramen.methods._parameters import AUTO, published
 from ramen.methods._registry import register
 from ramen.methods._steps import loss_gradient, shared_logits
 from ramen.models.classifier import ZeroShotClassifier
@@ -36,8 +35,8 @@ _QUANTILE, _BELOW = 0.05, 0.05  # how CoTTA's authors chose them, from the confi
         title="CoTTA: continual test-time adaptation, on the norm layers",
         venue="CVPR 2022",
         paper="https://arxiv.org/abs/2203.13591",
-        updates="weight and bias of all norm layers, online: a student by steps, some of whose weights go back "
-        "at random, and a teacher as its average",
+        updates="weight and bias of all norm layers, online: a student by steps, some of whose weights go "
+        "back at random, and a teacher as its average",
         predicts_with="the teacher before the update, over augmentations if the pretrained model is not sure",
         batch_dependent=True,
         forwards=34,
@@ -49,8 +48,8 @@ _QUANTILE, _BELOW = 0.05, 0.05  # how CoTTA's authors chose them, from the confi
             "student; the order of step, average and return",
             "forward passes are the most: 3 for a batch of which the pretrained model is sure, 2 with "
             "threshold=0, which asks nobody. CoTTA's code for CIFAR-C takes 32 more without using them",
-            "threshold is the published one for the nearest number of classes, 0.92 for 10, 0.72 for 100, 0.1 "
-            "for 1,000, found on supervised models: confidence also depends on the logit scale. "
+            "threshold is the published one for the nearest number of classes, 0.92 for 10, 0.72 for 100, "
+            "0.1 for 1,000, found on supervised models: confidence also depends on the logit scale. "
             "remember_source(images) derives it from clean images as the authors did: the lower 5 % quantile "
             "of the confidence, less 0.05",
             "student and teacher start equal: until a first batch of which the pretrained model is not sure, "
@@ -117,9 +116,7 @@ class Cotta(Method):
         super().__init__(classifier, seed=seed)
         self.lr = checks.number("lr", lr, 0)
         if threshold == AUTO:
-            nearest = min(_THRESHOLDS, key=lambda known: abs(math.log(classifier.num_classes / known)))
-            threshold = _THRESHOLDS[nearest]
-            self.chosen["threshold"] = f"the published one for about {nearest:,} classes"
+            threshold, self.chosen["threshold"] = published(_THRESHOLDS, classifier.num_classes)
         self.threshold = checks.number("threshold", threshold, 0)
         self.augmentations = checks.integer("augmentations", augmentations, 1)
         self.nu, self.forget = checks.number("nu", nu, 0), checks.number("forget", forget, 0)

@@ -223,12 +223,20 @@ class ZeroShotClassifier:
         return images
 
     def encode(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+        self,
+        images: Tensor,
+        affine: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+        normalize: bool = True,
     ) -> Tensor:
-        """Unit embeddings ``(B, d)`` with the given norm parameters and statistics; see ``AffineEncoder``."""
-        embeddings = self.encoder(images, affine, statistics=statistics)
+        """Embeddings ``(B, d)`` with the given norm parameters and statistics; see ``AffineEncoder``.
+
+        They have unit length, or if ``normalize`` is False the length that the encoder gives them.
+        """
+        embeddings = self.encoder(images, affine, statistics=statistics, normalize=normalize)
         self._check_width()
-        return embeddings
+        return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Logits ``(B, C)`` of unit embeddings."""

@@ -50,11 +50,16 @@ class CountingClassifier(ZeroShotClassifier):
         self.backwards: list[int] = []
 
     def encode(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+        self,
+        images: Tensor,
+        affine: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+        normalize: bool = True,
     ) -> Tensor:
         """Encode, and note it."""
         self.forwards.append(len(images))
-        return super().encode(images, affine, statistics=statistics)
+        return super().encode(images, affine, statistics=statistics, normalize=normalize)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient, noted as a pass back through the last forward pass."""
