@@ -8,6 +8,7 @@ FEWER_STEPS = {
     "clipartt": {"iterations": 3},
     "cotta": {"augmentations": 2, "threshold": 1.0},
     "cliptta": {"iterations": 2, "shots": 2},
+    "clipot": {"templates": "single"},
 }
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
@@ -45,6 +46,7 @@ SETTINGS = [
     ("cotta", {"threshold": 0.0, "loss": "symmetric", "forget": 0.2}),
     ("batclip", {"optimizer": "sgd", "length": "unit", "pairs": "mean", "lr": 1e-2}),
     ("cliptta", {"iterations": 2, "shots": 1, "learn_from": "memory", "optimizer": "sgd", "lr": 1e-4}),
+    ("clipot", {"templates": "single", "predictions": "template", "detach_targets": False}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -62,4 +64,5 @@ STATISTICS_SETTINGS = [
     ("cotta", {"statistics": "batch", "augmentations": 2, "threshold": 1.0}),
     ("batclip", {"statistics": "batch"}),
     ("cliptta", {"statistics": "batch", "iterations": 2, "shots": 2}),
+    ("clipot", {"statistics": "batch", "templates": "single", "lr": 1e-5}),
 ]

@@ -144,8 +144,8 @@ class Batclip(Method):
         present = images > 0
         classes = present.sum()
         shares = of_class.to(embeddings.dtype) / images.clamp_min(1)
-        means = shares.T @ self._with_others(embeddings)
-        matched = shares.T @ self._with_others(unit) if self.length == "unit" else means
+        means = shares.T @ self.whole_with_gradients(embeddings)
+        matched = shares.T @ self.whole_with_gradients(unit) if self.length == "unit" else means
         match = (matched * clf.class_embeddings).sum() / classes.clamp_min(1)
 
         # The sum over ordered pairs of 1 less their cosine, by the length of the sum of unit vectors.
@@ -155,13 +155,3 @@ class Batclip(Method):
         if self.pairs == "mean":
             separation = separation / (classes * (classes - 1)).clamp_min(1)
         return entropies - self.match * match - self.separation * separation
-
-    def _with_others(self, rows: Tensor) -> Tensor:
-        """One row per image of the global batch; gradients flow to those of this process alone.
-
-        The gradients of all processes then add up to that of the loss.
-        """
-        if self.peers is None:
-            return rows
-        every, own = self.whole(rows.detach()), self.peers.own
-        return torch.cat([every[: own.start], rows, every[own.stop :]])
