@@ -9,6 +9,7 @@ FEWER_STEPS = {
     "cotta": {"augmentations": 2, "threshold": 1.0},
     "cliptta": {"iterations": 2, "shots": 2},
     "clipot": {"templates": "single"},
+    "moetta": {"experts": 3},
 }
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
@@ -47,6 +48,7 @@ SETTINGS = [
     ("batclip", {"optimizer": "sgd", "length": "unit", "pairs": "mean", "lr": 1e-2}),
     ("cliptta", {"iterations": 2, "shots": 1, "learn_from": "memory", "optimizer": "sgd", "lr": 1e-4}),
     ("clipot", {"templates": "single", "predictions": "template", "detach_targets": False}),
+    ("moetta", {"experts": 2, "optimizer": "adam", "frozen": 0, "balance": 1.0}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -65,4 +67,5 @@ STATISTICS_SETTINGS = [
     ("batclip", {"statistics": "batch"}),
     ("cliptta", {"statistics": "batch", "iterations": 2, "shots": 2}),
     ("clipot", {"statistics": "batch", "templates": "single", "lr": 1e-5}),
+    ("moetta", {"statistics": "batch", "experts": 3, "lr": 1e-4}),
 ]

@@ -96,7 +96,8 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
 def test_one_image_at_a_time_equals_a_mutable_model() -> None:
     """A single class has nothing to be separated from."""
     oracle = Oracle("vit", 5e-4)
-    compare(oracle, ramen.create("batclip", testing.small_classifier(dtype="float64"), lr=5e-4), stream(20, 1))
+    method = ramen.create("batclip", testing.small_classifier(dtype="float64"), lr=5e-4)
+    compare(oracle, method, stream(20, 1))
     assert set(oracle.classes) == {1}
 
 

@@ -9,6 +9,8 @@ from ramen import testing
 from ramen.methods.clipot import assignment
 from tests.oracles.mutable_model import SCALE, MutableModel, stream, use_batch_statistics
 
+TWO = ("a drawing of a {}.", "a photo of a {}.")
+
 
 def transported(scores: Tensor, rounds: int) -> Tensor:
     """As it is written in the literature: a matrix with the masses of all pairs of an image and a class."""
@@ -32,7 +34,7 @@ class Oracle(MutableModel):
         predictions: str = "average",
         detach_targets: bool = True,
         optimizer: str = "adamw",
-        templates: str | None = None,
+        templates: str | tuple[str, ...] = "ensemble",
     ) -> None:
         super().__init__(kind)
         parameters = self.parameters.values()
@@ -43,7 +45,7 @@ class Oracle(MutableModel):
         self.epsilon, self.rounds = epsilon, rounds
         self.predictions, self.detach_targets = predictions, detach_targets
         clf = testing.small_classifier(kind, dtype="float64")
-        names = ramen.prompts.TEMPLATE_SETS[templates or "ensemble"]
+        names = ramen.prompts.TEMPLATE_SETS[templates] if isinstance(templates, str) else templates
         vectors = ramen.prompts.embed_classes(clf.encode_text, clf.classes, names).double()
         self.templates = [vectors[:, m] / vectors[:, m].norm(dim=1, keepdim=True) for m in range(len(names))]
         mean = sum(self.templates) / len(self.templates)
@@ -73,8 +75,8 @@ def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"predictions": "template", "epsilon": 2.0, "rounds": 5},
+        {"templates": TWO},
+        {"templates": TWO, "predictions": "template", "epsilon": 2.0, "rounds": 5},
         {"detach_targets": False, "optimizer": "sgd", "lr": 2e-5, "templates": "single"},
     ],
     ids=str,
@@ -87,16 +89,21 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
 
 
+def test_equals_a_mutable_model_with_its_own_settings() -> None:
+    compare(Oracle("vit"), ramen.create("clipot", testing.small_classifier(dtype="float64")), stream(3))
+
+
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
-    oracle = Oracle("resnet", lr=1e-5)
+    oracle = Oracle("resnet", lr=1e-5, templates=TWO)
     use_batch_statistics(oracle.model)
     clf = testing.small_classifier("resnet", dtype="float64")
-    compare(oracle, ramen.create("clipot", clf, lr=1e-5, statistics="batch"), stream(20, 6))
+    compare(oracle, ramen.create("clipot", clf, lr=1e-5, statistics="batch", templates=TWO), stream(20, 6))
 
 
 def test_one_image_at_a_time_equals_a_mutable_model() -> None:
     """A single image is shared equally by all classes."""
-    compare(Oracle("vit"), ramen.create("clipot", testing.small_classifier(dtype="float64")), stream(10, 1))
+    method = ramen.create("clipot", testing.small_classifier(dtype="float64"), templates=TWO)
+    compare(Oracle("vit", templates=TWO), method, stream(10, 1))
     alone = assignment(torch.tensor([[5.0, 0.0, -3.0]]), torch.tensor([True]), 3)
     torch.testing.assert_close(alone, torch.full((1, 3), 1 / 3))
 

@@ -63,6 +63,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "batclip": {"lr": 1e-3, "optimizer": "sgd"},
     "cliptta": {"lr": 1e-4, "optimizer": "sgd", "iterations": 2, "shots": 2, "sample": 5},
     "clipot": {"lr": 1e-4, "optimizer": "sgd", "templates": "single", "detach_targets": False},
+    "moetta": {"lr": 1e-3, "experts": 3},
 }
 
 

@@ -139,9 +139,7 @@ class Clipot(Method):
                 peers=self.peers,
             )
             self._weights.step(gradient, taken=self.whole(usable).any())
-        embeddings = self.classifier.encode(
-            images, self.affine, statistics=of_batch(self.statistics, usable)
-        )
+        embeddings = self.classifier.encode(images, self.affine, statistics=of_batch(self.statistics, usable))
         return Answer(self._logits(embeddings, self._average), None, usable)
 
     def _logits(self, embeddings: Tensor, texts: Tensor) -> Tensor:

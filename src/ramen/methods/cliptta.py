@@ -43,9 +43,9 @@ _EPS = 1e-6  # of Adam
         batch_sized=("sample",),
         random=True,
         notes=(
-            "from CLIPTTA's code: both losses on the batch and on a sample of the memory, Adam with eps 1e-6, "
-            "the memory's rule, ten steps, prediction after them. Its scripts have lr 1e-4 and beta 1; its "
-            "configuration has 1e-3 and 0.1",
+            "from CLIPTTA's code: both losses on the batch and on a sample of the memory, Adam with eps "
+            "1e-6, the memory's rule, ten steps, prediction after them. Its scripts have lr 1e-4 and beta 1; "
+            "its configuration has 1e-3 and 0.1",
             "learn_from='memory' takes gradients from the memory alone, as the scripts for ImageNet do",
             "the loss for open sets, which tells unknown classes from known ones, is left out",
             "as in CLIPTTA's code, confidences that decide what the memory keeps are of cosines without "

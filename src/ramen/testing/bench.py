@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramen.encoder.affine_encoder import Router
 from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.methods._answers import Prediction
 from ramen.methods._base import Method
@@ -56,10 +57,11 @@ class CountingClassifier(ZeroShotClassifier):
         *,
         statistics: Statistics | None = None,
         normalize: bool = True,
+        router: Router | None = None,
     ) -> Tensor:
         """Encode, and note it."""
         self.forwards.append(len(images))
-        return super().encode(images, affine, statistics=statistics, normalize=normalize)
+        return super().encode(images, affine, statistics=statistics, normalize=normalize, router=router)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient, noted as a pass back through the last forward pass."""
