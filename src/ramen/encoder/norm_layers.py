@@ -28,8 +28,8 @@ class Norm(nn.Module):
     ``weight`` and ``bias`` have the shape of the original parameters (shared by all images), or that shape
     after an axis of images. ``image_axis`` and ``rows_per_image`` say where the images are in this layer's
     input; they matter only in the second case, for ``statistics``, which only BatchNorm uses, and for
-    ``router``: given the means of the layer's input, one row per image, it returns what is added to weight and
-    bias, one row per image too.
+    ``router``: given the means of the layer's input, one row per image, it returns what is added to weight
+    and bias, one row per image too.
     """
 
     def __init__(self, original: nn.Module) -> None:
