@@ -323,8 +323,9 @@ class AffineEncoder:
         try:
             for norm, kind, index in self._wiring:
                 setattr(norm, kind, shaped[index])
-            for name, norm in self._norms.items() if router else ():
-                norm.router = partial(router, name)
+            if router is not None:
+                for name, norm in self._norms.items():
+                    norm.router = partial(router, name)
             if statistics is not None:
                 self._hand_out(statistics, len(images))
             features = pooled(self._module(images))

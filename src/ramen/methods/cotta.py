@@ -205,11 +205,13 @@ class Cotta(Method):
     def _targets(self, images: Tensor, usable: Tensor) -> tuple[Tensor | None, Tensor, Tensor, bool]:
         """The pretrained model's logits, if it was asked, the teacher's, the usable images, if augmented."""
         if not self.bound > 0:
-            return None, *self._logits(images, self.teacher, usable), False
+            target, usable = self._logits(images, self.teacher, usable)
+            return None, target, usable, False
         zero_shot, usable = self._logits(images, self.classifier.encoder.base, usable)
         confidences = torch.where(usable, zero_shot.softmax(1).amax(1), 0)
         if confidences.sum() / usable.sum().clamp_min(1) >= self.bound.to(confidences):
-            return zero_shot, *self._logits(images, self.teacher, usable), False
+            target, usable = self._logits(images, self.teacher, usable)
+            return zero_shot, target, usable, False
         generator, size = self.generator(place=int(self.seen)), (images.shape[2], images.shape[3])
         total = torch.zeros_like(zero_shot)
         for _ in range(self.augmentations):

@@ -137,7 +137,9 @@ class Moetta(Method):
 
     def _embeddings_and_gradient(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Also the mean entropy of the batches so far, with this one."""
-        clf = self.classifier
+        clf, given = self.classifier, len(images)
+        if not given:  # this process has no part of the batch, and not every encoder takes an empty one
+            images, usable = images.new_zeros(1, *images.shape[1:]), usable.new_zeros(1)
         scale = _LOSS_SCALE if clf.dtype == torch.float16 else 1.0
         with torch.enable_grad():
             mixture = self.mixture.detach().requires_grad_()
@@ -155,7 +157,7 @@ class Moetta(Method):
             loss = self._entropy_loss(entropies, mean, usable)
             loss = loss + self.balance * mean * self._imbalance(routing, usable)
             gradient = clf.gradient(scale * loss, mixture) / scale
-        return embeddings.detach(), self.summed(gradient), mean
+        return embeddings.detach()[:given], self.summed(gradient), mean
 
     def _mean_with(self, entropies: Tensor, usable: Tensor) -> Tensor:
         """The mean over batches of their mean entropies, with this batch."""
@@ -221,7 +223,8 @@ class Routing:
         likeliest, chosen = probabilities.max(1)
         self.probabilities.append(probabilities)
         self.chosen.append(chosen)
-        return offsets.view(many, layer.size)[chosen] * (likeliest / likeliest.detach())[:, None]
+        added: Tensor = offsets.view(many, layer.size)[chosen] * (likeliest / likeliest.detach())[:, None]
+        return added
 
 
 def _layers(encoder: AffineEncoder, experts: int, frozen: int) -> dict[str, _Layer]:

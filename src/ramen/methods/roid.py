@@ -192,7 +192,7 @@ class Roid(Method):
             weights = self._image_weights(clf.logits(plain.detach()), usable)
             changed = clf.encode(augmented, second, statistics=of_batch(self.statistics, weights > 0))
             ends = [embeddings.detach().requires_grad_() for embeddings in (plain, changed)]
-            loss = self._loss(*(clf.logits(embeddings) for embeddings in ends), weights, usable)
+            loss = self._loss(clf.logits(ends[0]), clf.logits(ends[1]), weights, usable)
             to_plain, to_changed = torch.autograd.grad(loss, ends)
             gradient = clf.gradient((changed * to_changed).sum(), second)
             gradient = gradient + clf.gradient((plain * to_plain).sum(), first)
