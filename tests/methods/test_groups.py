@@ -65,6 +65,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "rotta": {"memory": 6, "nu": 0.1},
     "eata": {"lr": 1e-2, "margin": 0.9, "redundancy": 0.9, "class_balance": 0.9, "reset_every": 4},
     "deyo": {"lr": 1e-2, "margin": 0.9, "plpd_threshold": 0.0},
+    "roid": {"lr": 1e-3, "filter": "kalman"},
+    "batclip": {"lr": 1e-3, "optimizer": "sgd"},
+    "cliptta": {"lr": 1e-4, "optimizer": "sgd", "iterations": 2, "shots": 2, "sample": 5},
+    "clipot": {"lr": 1e-4, "optimizer": "sgd", "templates": "single", "detach_targets": False},
+    "moetta": {"lr": 1e-3, "experts": 3},
 }
 
 

@@ -8,7 +8,9 @@ statistics, or those that a call passes in (``ramen.encoder.batchnorm_statistics
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,10 @@ from ramen.encoder.probe import pooled, probe, relative_error
 from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
+
+# Of a norm layer's name and the means of its input, one row per image ``(B, *shape)``: what is added to its
+# norm parameters, weight before bias, one row per image ``(B, size)``; None for nothing.
+Router = Callable[[str, Tensor], Tensor | None]
 
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
 
@@ -116,6 +122,7 @@ class AffineEncoder:
         *,
         statistics: Statistics | None = None,
         normalize: bool = True,
+        router: Router | None = None,
     ) -> Tensor:
         """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder).
 
@@ -123,20 +130,25 @@ class AffineEncoder:
             images: ``(B, 3, H, W)``, or the result of ``prepare``.
             affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
             statistics: What BatchNorm layers normalise with; their running statistics if not given.
-            normalize: If False, return the module's own output, in its own type and length.
+            normalize: If False, return the module's own output, in its own length, and in its own type (fp32
+                with gradients in fp16).
+            router: Asked by every norm layer in turn, with its name and the means of its input, what to add
+                to its norm parameters for each image; passes are not fused then. Gradients flow through it,
+                and in fp16 are not scaled.
         """
         self._check_images(images)
         if statistics is not None:
             statistics.check(len(images), self.base_statistics)
         affine = self._check_affine(affine, len(images))
-        if not normalize:
-            return self._features(images, affine, statistics)
         if self.dtype == torch.float16 and affine.requires_grad:
             # A gradient has one size per image only as long as no layer mixes the images of a batch.
             scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
-            features = self._features(images, scaling.leave(affine), statistics).float()
-            return F.normalize(scaling.enter(features), dim=-1)
-        features = self._features(images, affine, statistics)
+            inner = self._features(images, scaling.leave(affine), statistics, router)
+            features = scaling.enter(inner.float())
+            return F.normalize(features, dim=-1) if normalize else features
+        features = self._features(images, affine, statistics, router)
+        if not normalize:
+            return features
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -286,23 +298,34 @@ class AffineEncoder:
             raise ValueError(f"affine must be {expected}, got shape {tuple(affine.shape)}")
         return affine.to(self.base.dtype)
 
-    def _features(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
+    def _features(
+        self,
+        images: Tensor,
+        affine: Tensor,
+        statistics: Statistics | None = None,
+        router: Router | None = None,
+    ) -> Tensor:
         """The module's output, by its own forward pass or the fused one."""
         images = images.to(self.device, self.dtype)
-        if self._transformer is None or statistics is not None or images.requires_grad:
-            return self._plain_features(images, affine, statistics)
+        if self._transformer is None or statistics is not None or router or images.requires_grad:
+            return self._plain_features(images, affine, statistics, router)
         tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
         if torch.is_grad_enabled() and affine.requires_grad:
             features: Tensor = FusedPasses.apply(tokens, affine, self._transformer)
             return features
         return self._transformer.forward(tokens, affine, keep=False)[0]
 
-    def _plain_features(self, images: Tensor, affine: Tensor, statistics: Statistics | None) -> Tensor:
+    def _plain_features(
+        self, images: Tensor, affine: Tensor, statistics: Statistics | None, router: Router | None
+    ) -> Tensor:
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
         shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
             for norm, kind, index in self._wiring:
                 setattr(norm, kind, shaped[index])
+            if router is not None:
+                for name, norm in self._norms.items():
+                    norm.router = partial(router, name)
             if statistics is not None:
                 self._hand_out(statistics, len(images))
             features = pooled(self._module(images))
@@ -311,7 +334,7 @@ class AffineEncoder:
             return features
         finally:
             for norm in self._norms.values():
-                norm.weight = norm.bias = norm.statistics = None
+                norm.weight = norm.bias = norm.statistics = norm.router = None
 
     def _hand_out(self, statistics: Statistics, batch: int) -> None:
         """Give every BatchNorm layer its part of what the call counts and stores."""

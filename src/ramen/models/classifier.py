@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.affine_encoder import AffineEncoder, Router
 from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.encoder.module_facts import check_fused
 from ramen.images.preprocess import Preprocess
@@ -223,12 +223,21 @@ class ZeroShotClassifier:
         return images
 
     def encode(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+        self,
+        images: Tensor,
+        affine: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+        normalize: bool = True,
+        router: Router | None = None,
     ) -> Tensor:
-        """Unit embeddings ``(B, d)`` with the given norm parameters and statistics; see ``AffineEncoder``."""
-        embeddings = self.encoder(images, affine, statistics=statistics)
+        """Embeddings ``(B, d)`` with the given norm parameters, statistics, router; see ``AffineEncoder``.
+
+        They have unit length, or if ``normalize`` is False the length that the encoder gives them.
+        """
+        embeddings = self.encoder(images, affine, statistics=statistics, normalize=normalize, router=router)
         self._check_width()
-        return embeddings
+        return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Logits ``(B, C)`` of unit embeddings."""
