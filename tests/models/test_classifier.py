@@ -28,7 +28,8 @@ def open_clip_logits(model: nn.Module, name: str, images: Tensor, templates: tup
         for label in ["cat", "polar bear", "fire truck"]:
             texts = model.encode_text(tokenizer([t.format(label) for t in templates]), normalize=True)
             columns.append(nn.functional.normalize(texts.mean(0), dim=0))
-        return model.logit_scale.exp() * z @ torch.stack(columns, 1)
+        bias = 0 if model.logit_bias is None else model.logit_bias  # SigLIP
+        return model.logit_scale.exp() * z @ torch.stack(columns, 1) + bias
 
 
 @pytest.fixture(scope="module")

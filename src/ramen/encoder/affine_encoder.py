@@ -22,6 +22,7 @@ from ramen.encoder.fused.readers import read_tower
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.probe import pooled, probe, relative_error
+from ramen.encoder.whole_models import image_tower
 from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
@@ -54,7 +55,9 @@ class AffineEncoder:
     time.
 
     Args:
-        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that.
+        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that, or to
+            an output of transformers with pooled features. Of a model with a text tower too (a whole
+            CLIPModel), the image half is used, and of a module that torch.compile has compiled the original.
         example: Images that show, at construction, along which axis each layer's input holds the images.
             Without it the module's own ``image_size`` is used, or the images of the first call.
         device: Where to compute; the module's own device if not given.
@@ -91,6 +94,7 @@ class AffineEncoder:
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        module = image_tower(module)
         first = next((p for p in module.parameters() if p.is_floating_point()), None)
         if first is None:
             raise ValueError("module must have floating-point parameters, got none")

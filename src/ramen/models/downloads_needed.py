@@ -62,6 +62,36 @@ def check_downloads(model: str, tag: Mapping[str, Any], cache_dir: str | os.Path
         )
 
 
+def check_hub_repository(name: str, cache_dir: str | os.PathLike[str] | None) -> None:
+    """Raise ConnectionError if a model of transformers, not all of it in the cache, cannot be downloaded.
+
+    Args:
+        name: Of a repository on the Hugging Face hub.
+        cache_dir: Where downloads are kept; the default folder if None.
+    """
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        address = hf_hub_url(name, "config.json")
+    except HFValidationError:
+        raise ValueError(f"name_or_model: {name!r} is neither a folder nor a name on the Hub") from None
+    if name.count("/") != 1:
+        raise ValueError(f"name_or_model: {name!r} is neither a folder nor a name on the Hub, OWNER/MODEL")
+    cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir)
+    if constants.HF_HUB_OFFLINE:
+        reason: str | None = "HF_HUB_OFFLINE is set: it is not downloaded"
+    else:
+        why = _why_unreachable(Download("the model", address, cache, hub=True))
+        reason = None if why is None else f"{address} cannot be reached: {why}"
+    if reason is not None:
+        raise ConnectionError(
+            f"the model {name} is not, or not as a whole, in the cache {cache}, and {reason}. Load it once "
+            "with a network and copy the cache here (cache_dir= or HF_HOME says where it is), or give a folder "
+            "that save_pretrained wrote"
+        )
+
+
 def _missing(model: str, tag: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> list[Download]:
     """What is not in the caches: the weights, and the tokenizer if it is not one of open_clip's own."""
     import open_clip
