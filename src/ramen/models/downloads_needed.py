@@ -87,9 +87,34 @@ def check_hub_repository(name: str, cache_dir: str | os.PathLike[str] | None) ->
     if reason is not None:
         raise ConnectionError(
             f"the model {name} is not, or not as a whole, in the cache {cache}, and {reason}. Load it once "
-            "with a network and copy the cache here (cache_dir= or HF_HOME says where it is), or give a folder "
-            "that save_pretrained wrote"
+            "with a network and copy the cache here (cache_dir= or HF_HOME says where it is), or give a "
+            "folder that save_pretrained wrote"
         )
+
+
+def find_hub_file(repository: str, names: tuple[str, ...], cache_dir: str | os.PathLike[str] | None) -> Path:
+    """The first of these files of a repository that is in the cache, or else on the hub: downloaded.
+
+    Args:
+        repository: Its name on the Hugging Face hub; a revision may follow after ``@``.
+        names: Alternatives, the best first.
+        cache_dir: Where downloads are kept; the default folder if None.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
+
+    repository, _, revision = repository.partition("@")
+    for name in names:
+        found = try_to_load_from_cache(repository, name, cache_dir=cache_dir, revision=revision or None)
+        if isinstance(found, str):
+            return Path(found)
+    check_hub_repository(repository, cache_dir)
+    for name in names:
+        try:
+            return Path(hf_hub_download(repository, name, cache_dir=cache_dir, revision=revision or None))
+        except EntryNotFoundError:
+            continue
+    raise ValueError(f"{repository} on the Hub has none of {', '.join(names)}")
 
 
 def _missing(model: str, tag: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> list[Download]:
