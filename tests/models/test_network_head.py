@@ -261,5 +261,5 @@ def test_empty_heads_are_refused() -> None:
     module.out.weight.data[2] = 0
     with pytest.raises(ValueError, match="the last layer 'out' has no weights for some classes"):
         take_head(module, (SIZE, SIZE))
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module, got str"):
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got str"):
         take_head("resnet50", (SIZE, SIZE))

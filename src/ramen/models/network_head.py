@@ -134,8 +134,8 @@ def _last_layer(network: nn.Module, images: Tensor) -> tuple[str, nn.Linear, Ten
             return name, layer, given
     kinds = f"its last linear layer is {calls[-1][0]!r}" if calls else "it has no linear layer"
     raise ValueError(
-        f"model must end with a linear layer whose output is its own: that of {type(network).__name__} is not "
-        f"the output of one ({kinds}). Wrap it by hand: ZeroShotClassifier(encoder, class_embeddings)"
+        f"model must end with a linear layer whose output is its own: that of {type(network).__name__} is "
+        f"not the output of one ({kinds}). Wrap it by hand: ZeroShotClassifier(encoder, class_embeddings)"
     )
 
 

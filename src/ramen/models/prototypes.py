@@ -53,8 +53,8 @@ def _embeddings(
         parts = [encoder(part).cpu() for part in images.split(batch_size)]
     elif preprocess is None:
         raise ValueError(
-            "preprocess must be given if images are not a float tensor (N, 3, H, W) that is preprocessed, got "
-            f"{type(images).__name__}"
+            "preprocess must be given if images are not a float tensor (N, 3, H, W) that is preprocessed, "
+            f"got {type(images).__name__}"
         )
     else:
         sources = list(images)
