@@ -172,6 +172,21 @@ class AffineEncoder:
         tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         return {**tensors, "affine.base": self.base}
 
+    def frozen(self, affine: Tensor | None = None) -> nn.Module:
+        """An ordinary module whose norm layers have these parameters ``(G,)``; the pretrained if not given.
+
+        It maps images to features, by its own forward pass and not by fused ones, and shares the weights.
+        """
+        affine = self._check_affine(affine, 1)
+        if affine.ndim != 1:
+            raise ValueError(f"affine must be one vector for all images, got shape {tuple(affine.shape)}")
+        names = {id(norm): name for name, norm in self._norms.items()}
+        values = {
+            (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
+            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._wiring)
+        }
+        return norm_layers.with_parameters(self._module, values)
+
     # -- construction -------------------------------------------------------------------------------
 
     def _build(self, module: nn.Module, left_out: frozenset[str]) -> None:

@@ -76,8 +76,9 @@ def image_tower(module: nn.Module) -> nn.Module:
         )
     if hasattr(module, "get_image_features") and hasattr(module, "get_text_features"):
         return ImageHalf(module)
-    if hasattr(module, "encode_image") and isinstance(getattr(module, "visual", None), nn.Module):
-        return module.visual  # of open_clip
+    visual = getattr(module, "visual", None)
+    if hasattr(module, "encode_image") and isinstance(visual, nn.Module):
+        return visual  # of open_clip
     return module
 
 

@@ -225,7 +225,8 @@ class Constructors:
         Args:
             name: As timm has it, ``vit_small_patch14_dinov2.lvd142m`` for example.
             class_embeddings: ``(C, d)`` of the width of the model's pooled features; ``from_prototypes``
-                makes them of labelled images. If not given, the model must have a head: see ``from_classifier``.
+                makes them of labelled images. If not given, the model must have a head: see
+                ``from_classifier``.
             classes: Names; "0", "1", ... if not given.
             pretrained: True for timm's weights, False for random ones, or a checkpoint file.
             logit_scale: 100 with ``class_embeddings`` if not given; see ``from_classifier`` without.

@@ -104,14 +104,15 @@ def find_hub_file(repository: str, names: tuple[str, ...], cache_dir: str | os.P
     from huggingface_hub.errors import EntryNotFoundError
 
     repository, _, revision = repository.partition("@")
+    cache = None if cache_dir is None else os.fspath(cache_dir)
     for name in names:
-        found = try_to_load_from_cache(repository, name, cache_dir=cache_dir, revision=revision or None)
+        found = try_to_load_from_cache(repository, name, cache_dir=cache, revision=revision or None)
         if isinstance(found, str):
             return Path(found)
     check_hub_repository(repository, cache_dir)
     for name in names:
         try:
-            return Path(hf_hub_download(repository, name, cache_dir=cache_dir, revision=revision or None))
+            return Path(hf_hub_download(repository, name, cache_dir=cache, revision=revision or None))
         except EntryNotFoundError:
             continue
     raise ValueError(f"{repository} on the Hub has none of {', '.join(names)}")

@@ -39,17 +39,18 @@ def load_timm(
     if not keep_head:
         options["num_classes"] = 0
     if pretrained is False:
-        return timm.create_model(name, pretrained=False, **options).eval()  # type: ignore[no-any-return]
+        random: nn.Module = timm.create_model(name, pretrained=False, **options)
+        return random.eval()
     weights = _weights(name, pretrained, cache_dir)
     try:
         # timm renames the weights of other codes, and drops those of the head if it is not kept
-        model = timm.create_model(
+        model: nn.Module = timm.create_model(
             name, pretrained=True, pretrained_cfg_overlay={"state_dict": weights}, **options
         )
     except (RuntimeError, KeyError) as error:
         what = " ".join(str(error).split())[:600]
         raise ValueError(f"pretrained: the weights do not fit {name}: {what}") from error
-    return model.eval()  # type: ignore[no-any-return]
+    return model.eval()
 
 
 def _weights(
@@ -57,7 +58,7 @@ def _weights(
 ) -> dict[str, Tensor]:
     import timm
 
-    if pretrained is not True:
+    if not isinstance(pretrained, bool):
         return read_weights(Path(os.fspath(pretrained)).expanduser())
     config = timm.models.get_pretrained_cfg(name)
     repository = getattr(config, "hf_hub_id", None)
