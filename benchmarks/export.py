@@ -4,7 +4,8 @@
 
 The zero-shot classifier and a snapshot are written as ONNX files, with which onnxruntime answers. The
 snapshot has the mean of Ramen's steps for one stream, in which all domains are mixed, and is measured on the
-images of another. Snapshots of single domains, each measured on other images of its domain, show what mixing costs.
+images of another. Snapshots of single domains, each measured on other images of its domain, show what mixing
+costs.
 """
 
 import argparse

@@ -46,7 +46,7 @@ def _of_torchvision(given: Any) -> Preprocess:
 
 
 def _of_timm(model: Any) -> Preprocess:
-    from timm.data import resolve_model_data_config
+    from timm.data.config import resolve_model_data_config
 
     config = resolve_model_data_config(model)
     _, height, width = config["input_size"]

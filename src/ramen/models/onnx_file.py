@@ -42,6 +42,8 @@ class WrittenFile:
 class FrozenClassifier(nn.Module):
     """From preprocessed images to logits and unit embeddings, without any state."""
 
+    class_embeddings: Tensor
+
     def __init__(self, classifier: ZeroShotClassifier, affine: Tensor | None) -> None:
         super().__init__()
         self.tower = classifier.encoder.frozen(affine)
