@@ -1,8 +1,8 @@
 """One vector of norm parameters for a whole stream: the pretrained one, moved by the stream's mean step.
 
 Ramen moves the norm parameters separately for each image. A snapshot keeps the mean of these steps and no
-memory: it fits the stream on average and adapts no longer, so that most of the gain is lost where domains
-are mixed. It can be used where an adapting method cannot.
+memory: it fits the stream on average, every image alike, and adapts no longer. It can be used if an adapting
+method cannot.
 """
 
 from collections.abc import Iterable

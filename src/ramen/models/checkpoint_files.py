@@ -1,33 +1,40 @@
 """Weights from files of any of the usual formats; nothing in a file is ever executed.
 
 safetensors files hold numbers alone. Files of ``torch.save`` are read with ``weights_only=True``. TorchScript
-archives, the format in which OpenAI distributes CLIP, hold a program and its weights: here the weights are
-read, by an unpickler that knows tensors, lists and dictionaries and refuses all else, and the program is not.
+archives, the format in which OpenAI distributes CLIP, hold a program and its weights. Here the weights are
+read, by an interpreter that knows tensors, lists and dictionaries and refuses all else
+(``ramen.utils.pickle_instructions``); the program is not executed.
 """
 
-import collections
-import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ramen.utils.pickle_instructions import PickleInterpreter
+
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module")  # of training programs
-_LISTS = ("int", "double", "bool", "tensor")
+_FUNCTIONS = {
+    "torch._utils._rebuild_tensor_v2",
+    "collections.OrderedDict",
+    "torch.jit._pickle.restore_type_tag",
+    *(f"torch.jit._pickle.build_{kind}list" for kind in ("int", "double", "bool", "tensor")),
+}
 _STORAGES = {
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "DoubleStorage": torch.float64,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
+    "torch.FloatStorage": torch.float32,
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.DoubleStorage": torch.float64,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+    "torch.BoolStorage": torch.bool,
 }
 
 
@@ -110,19 +117,8 @@ def _unpickle(path: Path, part: str) -> Any:
     try:
         with zipfile.ZipFile(path) as archive:
             (entry,) = [n for n in archive.namelist() if n.count("/") == 1 and n.endswith(f"/{part}.pkl")]
-            with archive.open(entry) as file:
-                return _Unpickler(file, archive, f"{entry.removesuffix('.pkl')}/").load()
-    except (
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        EOFError,
-        RuntimeError,
-    ) as error:
+            return _ArchiveReader(archive, f"{entry.removesuffix('.pkl')}/").read(archive.read(entry))
+    except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"pretrained: {path} cannot be read as a TorchScript archive: {error}") from None
 
 
@@ -134,56 +130,82 @@ def _collect(part: object, prefix: str, found: dict[str, Tensor]) -> None:
             _collect(value, f"{prefix}.{name}" if prefix else str(name), found)
 
 
+@dataclass
 class _Module:
-    """Stands for every class of the archive's program: it keeps what the archive says of its attributes."""
+    """A module of the archive's program, of whatever class: its attributes by name."""
 
-    def __init__(self) -> None:
-        self.attributes: dict[str, Any] = {}
-
-    def __setstate__(self, state: object) -> None:
-        if not isinstance(state, dict):
-            raise pickle.UnpicklingError(f"a module has the state {type(state).__name__}")
-        self.attributes = state
+    attributes: dict[str, Any] = field(default_factory=dict)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Reads numbers, texts, lists, dictionaries, tensors and modules' attributes, and refuses all else."""
+@dataclass(frozen=True)
+class _Name:
+    """Something that the archive names; it is never looked up."""
 
-    def __init__(self, file: BinaryIO | Any, archive: zipfile.ZipFile, folder: str) -> None:
-        super().__init__(file)
-        self._archive, self._folder = archive, folder  # of the tensors' numbers
+    text: str
+
+    @property
+    def is_class_of_the_program(self) -> bool:
+        return self.text.startswith("__torch__.")
+
+
+class _ArchiveReader(PickleInterpreter):
+    """Builds numbers, texts, lists, dictionaries, tensors and modules' attributes, and refuses all else."""
+
+    kind = "TorchScript archive"
+    further = frozenset({"NEWOBJ", "BINPERSID", "BINFLOAT"})
+
+    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
+        super().__init__()
+        self._archive, self._folder = archive, folder  # where the tensors' numbers are
         self._storages: dict[str, Tensor] = {}
 
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "__torch__" or module.startswith("__torch__."):
-            return _Module
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        known: dict[tuple[str, str], Callable[..., Any]] = {
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-            ("collections", "OrderedDict"): collections.OrderedDict,
-            ("torch.jit._pickle", "restore_type_tag"): lambda value, _: value,
-            **{("torch.jit._pickle", f"build_{kind}list"): list for kind in _LISTS},
-        }
-        if (module, name) not in known:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which weights do not need")
-        return known[module, name]
+    def named(self, module: str, name: str) -> _Name:
+        """A class of the program, a kind of storage, or one of a few functions."""
+        found = _Name(f"{module}.{name}")
+        if found.is_class_of_the_program or found.text in _FUNCTIONS or found.text in _STORAGES:
+            return found
+        raise ValueError(f"it asks for {found.text}, which weights do not need")
 
-    def persistent_load(self, identity: Any) -> Tensor:
-        kind, dtype, key, _, count = identity
-        if kind != "storage" or not isinstance(dtype, torch.dtype):
-            raise pickle.UnpicklingError(f"it refers to {identity!r}")
+    def called(self, function: Any, arguments: Any) -> Any:
+        """A tensor of its storage, or the list that the function would only give a type."""
+        text = function.text if isinstance(function, _Name) else ""
+        if text == "torch._utils._rebuild_tensor_v2":
+            return _rebuilt(*arguments)
+        if text == "collections.OrderedDict":  # of the hooks of a parameter: empty
+            return dict(*arguments)
+        if text in _FUNCTIONS:
+            return arguments[0]
+        raise ValueError("it calls something that is not a function")
+
+    def created(self, class_: Any, arguments: Any) -> _Module:
+        """A module, empty as yet."""
+        if not isinstance(class_, _Name) or not class_.is_class_of_the_program or arguments:
+            raise ValueError("it creates an object of something that is not a class of its program")
+        return _Module()
+
+    def given_state(self, target: Any, state: Any) -> None:
+        """The attributes of a module."""
+        if not isinstance(target, _Module) or not isinstance(state, dict):
+            raise ValueError("it sets the state of something that is not a module")
+        target.attributes = state
+
+    def stored_elsewhere(self, identity: Any) -> Tensor:
+        """The numbers of a storage, in a file of the archive."""
+        kind, type_, key, _, count = identity
+        if kind != "storage" or not isinstance(type_, _Name) or type_.text not in _STORAGES:
+            raise ValueError(f"it refers to {identity!r}")
         if key not in self._storages:
+            dtype = _STORAGES[type_.text]
             entry = self._archive.getinfo(f"{self._folder}{key}")
             expected = int(count) * dtype.itemsize
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size < expected:
-                raise pickle.UnpicklingError(f"{entry.filename} has {entry.file_size} bytes, not {expected}")
+                raise ValueError(f"{entry.filename} has {entry.file_size} bytes, not {expected}")
             data = bytearray(self._archive.read(entry))
             self._storages[key] = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
         return self._storages[key]
 
 
-def _rebuild_tensor(storage: Tensor, offset: int, size: Any, stride: Any, *_: object) -> Tensor:
+def _rebuilt(storage: object, offset: int, size: Any, stride: Any, *_: object) -> Tensor:
     if not isinstance(storage, Tensor):
-        raise pickle.UnpicklingError("a tensor has no storage")
+        raise ValueError("a tensor has no storage")
     return storage.as_strided(tuple(size), tuple(stride), offset).clone()
