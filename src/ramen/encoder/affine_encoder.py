@@ -24,6 +24,7 @@ from ramen.encoder.fused.readers import read_tower
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.probe import pooled, probe, relative_error
+from ramen.encoder.whole_models import image_tower
 from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
@@ -60,7 +61,9 @@ class AffineEncoder:
     time.
 
     Args:
-        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that.
+        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that, or to
+            an output of transformers with pooled features. Of a model with a text tower too (a whole
+            CLIPModel), the image half is used, and of a module that torch.compile has compiled the original.
         example: Images that show, at construction, along which axis each layer's input holds the images.
             Without it the module's own ``image_size`` is used, or the images of the first call.
         device: Where to compute; the module's own device if not given.
@@ -97,6 +100,7 @@ class AffineEncoder:
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        module = image_tower(module)
         first = next((p for p in module.parameters() if p.is_floating_point()), None)
         if first is None:
             raise ValueError("module must have floating-point parameters, got none")
@@ -179,6 +183,21 @@ class AffineEncoder:
         """Every tensor that the function is made of, by name; for fingerprints and analyses."""
         tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         return {**tensors, "affine.base": self.base}
+
+    def frozen(self, affine: Tensor | None = None) -> nn.Module:
+        """An ordinary module whose norm layers have these parameters ``(G,)``; the pretrained if not given.
+
+        It maps images to features, by its own forward pass and not by fused ones, and shares the weights.
+        """
+        affine = self._check_affine(affine, 1)
+        if affine.ndim != 1:
+            raise ValueError(f"affine must be one vector for all images, got shape {tuple(affine.shape)}")
+        names = {id(norm): name for name, norm in self._norms.items()}
+        values = {
+            (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
+            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._wiring)
+        }
+        return norm_layers.with_parameters(self._module, values)
 
     # -- construction -------------------------------------------------------------------------------
 

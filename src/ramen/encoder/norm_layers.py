@@ -264,6 +264,22 @@ def replace_norms(
     return private, by_name
 
 
+def with_parameters(module: nn.Module, values: Mapping[tuple[str, str], Tensor]) -> nn.Module:
+    """A private copy of ``module``, whose replaced norm layers keep these parameters as buffers.
+
+    Args:
+        module: Its norm layers are replaced.
+        values: By a norm layer's name and ``"weight"`` or ``"bias"``.
+    """
+    private = private_copy(module)
+    for (name, kind), value in values.items():
+        layer = private.get_submodule(name)
+        if kind in vars(layer):  # not yet set: a layer that is registered twice is met once only
+            delattr(layer, kind)
+            layer.register_buffer(kind, value.clone())
+    return private
+
+
 def _eps(layer: Any) -> float:
     eps = getattr(layer, "eps", getattr(layer, "variance_epsilon", None))
     return float(eps) if eps is not None else 0.0
