@@ -31,7 +31,7 @@ def test_page_of_methods_has_every_method_and_its_passes():
 
 
 def test_links_inside_the_project_lead_somewhere():
-    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
+    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
     links = [
         (page, target)
         for page in pages

@@ -9,6 +9,7 @@ from typing import Any
 import ramen
 from ramen.methods._registry import get_method
 from tools.documentation.measurements import Accuracy, Measured, measured
+from tools.documentation.repository_links import outside_code
 
 STEPS = ("adapt", "step", "from_embeddings")  # what authors of methods implement
 
@@ -105,8 +106,8 @@ def _description(cls: Any) -> str:
 
 
 def _markdown(docstring: str) -> str:
-    """Docstrings have code between two backticks."""
-    return re.sub(r"``(.+?)``", r"`\1`", docstring)
+    """Docstrings have code between two backticks, and no other marks."""
+    return outside_code(re.sub(r"``(.+?)``", r"`\1`", docstring), lambda text: text.replace("*", "\\*"))
 
 
 def _notes(notes: tuple[str, ...]) -> list[str]:

@@ -44,7 +44,7 @@ def page(name: str) -> str:
         if inspect.isclass(value) or inspect.isfunction(value):
             parts.append(f"::: {where}")
         else:
-            parts.append(f"## {public}\n\n```python\n{public} = {_shortened(value)}\n```")
+            parts.append(f"## `{public}`\n\n```python\n{public} = {_shortened(value)}\n```")
     return "\n\n".join(parts) + "\n"
 
 

@@ -125,7 +125,9 @@ def _show_query(axes: Axes, example: Example) -> None:
     axes.imshow(example.image)
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_xlabel(f"a drawing of: {example.truth}\nthe model alone: {_best(example.classes, example.before)}")
+    axes.set_xlabel(
+        f"a drawing of: {example.truth}\nthe model alone: {_best(example.classes, example.before)}"
+    )
 
 
 def _show_queues(axes: Axes, example: Example) -> None:
@@ -144,8 +146,15 @@ def _show_entries(axes: Axes, example: Example) -> None:
         inset = axes.inset_axes((0.5 * column, 0.77 - 0.255 * row, 0.22, 0.23))
         inset.imshow(image)
         inset.axis("off")
-        axes.text(0.5 * column + 0.23, 0.88 - 0.255 * row, f"{queue}\n{weight:.2f}", va="center", fontsize=7.5,
-                  color=SOFT, transform=axes.transAxes)
+        axes.text(
+            0.5 * column + 0.23,
+            0.88 - 0.255 * row,
+            f"{queue}\n{weight:.2f}",
+            va="center",
+            fontsize=7.5,
+            color=SOFT,
+            transform=axes.transAxes,
+        )
 
 
 def _show_step(axes: Axes, example: Example) -> None:

@@ -15,9 +15,7 @@ MIB = 2**20
 
 def plan(codec: str) -> MemoryPlan:
     """The memory of the paper's setting with a codec."""
-    return MemoryPlan(
-        QUEUES, CAPACITY, EMBEDDING, NORM * PARAMETERS, codec=codec, blocks=[NORM] * PARAMETERS
-    )
+    return MemoryPlan(QUEUES, CAPACITY, EMBEDDING, NORM * PARAMETERS, codec=codec, blocks=[NORM] * PARAMETERS)
 
 
 def shares(codec: str) -> dict[str, float]:

@@ -39,12 +39,20 @@ def draw(path: Path) -> None:
         rows = figure.subplots(len(drawn), 1, sharex=True)
         for axes, (name, stream) in zip(rows, drawn.items(), strict=True):
             axes.imshow(
-                stream.domain[None], aspect="auto", cmap=ListedColormap(COLOURS[: len(DOMAINS)]),
-                extent=(0, len(stream), 0.5, 1), interpolation="nearest",
+                stream.domain[None],
+                aspect="auto",
+                cmap=ListedColormap(COLOURS[: len(DOMAINS)]),
+                extent=(0, len(stream), 0.5, 1),
+                interpolation="nearest",
             )
             axes.imshow(
-                stream.labels()[None] / classes, aspect="auto", cmap="Greys", vmin=-0.2, vmax=1.2,
-                extent=(0, len(stream), 0, 0.46), interpolation="nearest",
+                stream.labels()[None] / classes,
+                aspect="auto",
+                cmap="Greys",
+                vmin=-0.2,
+                vmax=1.2,
+                extent=(0, len(stream), 0, 0.46),
+                interpolation="nearest",
             )
             for batch in stream.batches(BATCH):
                 axes.axvline(batch.start, color="white", linewidth=1.4)
