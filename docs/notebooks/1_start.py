@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Start
 #
-# A tiny CLIP that is part of the package classifies drawings under corruptions and in styles that it has never
-# seen, first as it is and then with Ramen, which adapts it to every image without labels. Nothing is downloaded.
+# A tiny CLIP that is part of the package classifies drawings under corruptions and in styles that it has
+# never seen, first as it is and then with Ramen, which adapts it to every image without labels. Nothing is
+# downloaded.
 
 # %%
 import matplotlib.pyplot as plt
@@ -16,8 +17,8 @@ clf = load_tiny(data.classes)
 print(f"{len(data.classes)} classes, {len(data.domains)} domains, {len(data)} drawings")
 
 # %% [markdown]
-# For your photographs the second line would be
-# `ramen.ZeroShotClassifier.from_open_clip("ViT-B-16", "openai", classes=[...])`; the rest stays as it is.
+# For your photographs the second line would be `ramen.ZeroShotClassifier.from_open_clip("ViT-B-16",
+# "openai", classes=[...])`; the rest stays as it is.
 #
 # ## A stream of mixed domains
 #
@@ -40,8 +41,8 @@ plt.show()
 # %% [markdown]
 # ## Predict
 #
-# One method object is one stream. `predict` answers a batch and learns from it; what the classifier says without
-# adaptation comes along.
+# One method object is one stream. `predict` answers a batch and learns from it; what the classifier says
+# without adaptation comes along.
 
 # %%
 method = ramen.create("ramen", clf)

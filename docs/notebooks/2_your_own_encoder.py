@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Bring your own encoder
 #
-# Ramen adapts any PyTorch module that maps images to vectors and has norm layers. It need not be a CLIP: here it is
-# a small network that we train ourselves for a few seconds, with the mean embedding of each class in place of a text.
+# Ramen adapts any PyTorch module that maps images to vectors and has norm layers. It need not be a CLIP:
+# here it is a small network that we train ourselves for a few seconds, with one learned vector per
+# class in place of a text.
 
 # %%
 import torch
@@ -64,8 +65,8 @@ print(f"{len(images)} drawings, last loss {loss.item():.3f}")
 # %% [markdown]
 # ## Wrap it
 #
-# A classifier is an encoder, one vector per class, and a scale. The encoder's norm parameters become one flat vector
-# that methods may change for a batch or for each image; the module itself is never written to.
+# A classifier is an encoder, one vector per class, and a scale. The encoder's norm parameters become one
+# flat vector that methods may change for a batch or for each image; the module itself is never written to.
 
 # %%
 clf = ramen.ZeroShotClassifier(
@@ -92,8 +93,8 @@ print(f"{len(pixels)} images: {before} right before, {right} right with adaptati
 # %% [markdown]
 # ## In an existing loop
 #
-# `ramen.adapt` is the same as an `nn.Module`: it takes a batch and returns logits, so that it can stand where the
-# network stood.
+# `ramen.adapt` is the same as an `nn.Module`: it takes a batch and returns logits, so that it can stand
+# where the network stood.
 
 # %%
 adapted = ramen.adapt(

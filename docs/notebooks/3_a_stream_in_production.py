@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A stream in production
 #
-# `ramen.Predictor` takes files, bytes or arrays as they come, answers each of them whatever happens, and keeps what
-# was learned on disk. Here it classifies a folder of drawings, is stopped half way, and resumes.
+# `ramen.Predictor` takes files, bytes or arrays as they come, answers each of them whatever happens, and
+# keeps what was learned on disk. Here it classifies a folder of drawings, is stopped half way, and resumes.
 
 # %%
 from pathlib import Path
@@ -41,8 +41,8 @@ for result in first[3:7]:
 # %% [markdown]
 # ## The other half, after a restart
 #
-# A new process with a fresh method opens the same store and continues with what was learned. `state_version` is the
-# number of images that the stream has seen.
+# A new process with a fresh method opens the same store and continues with what was learned.
+# `state_version` is the number of images that the stream has seen.
 
 # %%
 with ramen.Predictor(ramen.create("ramen", clf), store="state/camera-1") as predictor:

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Write a method
 #
-# A method is a class with one function, `adapt`: images in, logits out. Everything else (checking input, answering
-# images that cannot be used, counting, saving, restoring) is done around it. This one moves the class embeddings
-# towards the confident images of each class.
+# A method is a class with one function, `adapt`: images in, logits out. Everything else (checking input,
+# answering images that cannot be used, counting, saving, restoring) is done around it. This one moves the
+# class embeddings towards the confident images of each class.
 
 # %%
 import torch
@@ -70,8 +70,8 @@ class MovingClasses(Method):
 # %% [markdown]
 # ## Does it keep the contract?
 #
-# Inputs stay unchanged, a batch of one works, `reset` equals fresh, a saved state continues bit for bit, damaged
-# states are refused, non-finite images leave no trace, the record's counts of passes are true.
+# Inputs stay unchanged, a batch of one works, `reset` equals fresh, a saved state continues bit for bit,
+# damaged states are refused, non-finite images leave no trace, the record's counts of passes are true.
 
 # %%
 ramen.testing.check_method("moving_classes")

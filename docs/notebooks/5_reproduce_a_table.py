@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Reproduce a table
 #
-# Experiments are planned from presets, which hold the paper's hyper-parameters, and run one by one. Each result is one
-# JSON file with everything that is needed to repeat it, and tables are made from these files. Here with the tiny model
-# and few images; `data="cifar10c", root="DATA"` plans the paper's first table.
+# Experiments are planned from presets, which hold the paper's hyper-parameters, and run one by one. Each
+# result is one JSON file with everything that is needed to repeat it, and tables are made from these files.
+# Here with the tiny model and few images; `data="cifar10c", root="DATA"` plans the paper's first table.
 
 # %%
 import json
@@ -40,8 +40,9 @@ Markdown(markdown_page([averages_table(rows[0])]))
 # %% [markdown]
 # ## Who wins
 #
-# All methods saw the same images in the same order, so they are compared in pairs, seed by seed. With 360 images and
-# three seeds only large and steady differences pass; [benchmarks](../benchmarks.md#comparing) explains the columns.
+# All methods saw the same images in the same order, so they are compared in pairs, seed by seed. With 360
+# images and three seeds only large and steady differences pass; [benchmarks](../benchmarks.md#comparing)
+# explains the columns.
 
 # %%
 Markdown(markdown_page([ranking_table(rows[0])]))
@@ -56,5 +57,5 @@ for name, chosen in stored["provenance"]["method"]["chosen"].items():
     print(f"{name} = {chosen['value']}: {chosen['why']}")
 
 # %% [markdown]
-# In a terminal this notebook is
-# `ramen compare --run --method ensemble --method tent --method ramen --data-set pictures=20 --batch 50 --seeds 3`.
+# In a terminal this notebook is `ramen compare --run --method ensemble --method tent --method ramen
+# --data-set pictures=20 --batch 50 --seeds 3`.

@@ -1,4 +1,4 @@
-"""Commands that pages show can be typed as they are: they exist, with these options, and nothing required is missing."""
+"""Commands that pages show can be typed as they are: they exist, and so do their options."""
 
 import re
 import shlex

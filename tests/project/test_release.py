@@ -1,4 +1,4 @@
-"""What is released: the wheel installed into a fresh environment runs, and has what it needs and nothing else."""
+"""What is released: the wheel runs in a fresh environment, and has what it needs and nothing else."""
 
 import os
 import shutil
@@ -98,7 +98,7 @@ def test_the_metadata_is_true(wheel: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel; its dependencies are those of this one, or its own if that may take long."""
+    """A fresh environment with the wheel; dependencies are this one's, or its own in slow tests."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=RUN_SLOW_TESTS)
     python = folder / "bin" / "python"
@@ -107,8 +107,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return folder
     pip = (sys.executable, "-m", "pip", "--quiet", "--python", python, "--disable-pip-version-check")
     run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=folder)
-    # Only now, so that pip does not take this environment's own Ramen for the one to replace. A path in such a
-    # file is searched last, and files like it in that path (an editable install is one) are not read.
+    # Only now, so that pip does not take this environment's own Ramen for the one to replace. A path in such
+    # a file is searched last, and files like it in that path (an editable install is one) are not read.
     own = Path(
         run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
     )

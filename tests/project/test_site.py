@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, its notebooks run, its links lead somewhere, it loads nothing from elsewhere."""
+"""The site builds strictly: notebooks run, links lead somewhere, nothing is loaded from elsewhere."""
 
 import os
 import subprocess

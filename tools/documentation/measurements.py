@@ -1,7 +1,7 @@
 """What the committed results in ``benchmarks/results`` say about each method.
 
-A method that was not measured has no entry. A result file is found by what it contains, so that a new one with
-the same shape counts without being listed.
+A method that was not measured has no entry. A result file is found by what it contains, so that a new one
+with the same shape counts without being listed.
 """
 
 import json

@@ -72,14 +72,14 @@ def _as_classifier(model: object, parts: Mapping[str, Any]) -> ZeroShotClassifie
 class AdaptedModule(nn.Module):
     """A method behind the interface of an ``nn.Module``; made by ``ramen.adapt``.
 
-    Calling it is ``method.predict``: it answers the batch and learns from it, in ``train`` and in ``eval`` mode
-    alike, and the logits carry no gradient, with or without ``torch.no_grad``.
+    Calling it is ``method.predict``: it answers the batch and learns from it, in ``train`` and in ``eval``
+    mode alike, and the logits carry no gradient, with or without ``torch.no_grad``.
 
     It has no parameters and no buffers: nothing of the wrapped model is ever changed. ``state_dict`` has what
     was learned from the stream (the method's own state, tensors only) and not the weights of the model, which
-    are where they came from; ``load_state_dict`` continues bit for bit on a CPU, and refuses a state of another
-    model, method or class list. It stays on its classifier's device and in its dtype: ``to``, ``cuda`` and
-    ``half`` raise a RuntimeError if they would move it.
+    are where they came from; ``load_state_dict`` continues bit for bit on a CPU, and refuses a state of
+    another model, method or class list. It stays on its classifier's device and in its dtype: ``to``,
+    ``cuda`` and ``half`` raise a RuntimeError if they would move it.
 
     Args:
         method: What answers.

@@ -54,5 +54,5 @@ def test_what_is_linked_becomes_part_of_the_site(links: RepositoryLinks) -> None
 
 @pytest.mark.parametrize("link", ["../no_such_file.py", "../../outside.py", "../src"])
 def test_a_dead_link_stops_the_build(links: RepositoryLinks, link: str) -> None:
-    with pytest.raises(PluginError, match="docs/faq.md links to .*, which is no file of the project"):
+    with pytest.raises(PluginError, match=r"docs/faq.md links to .*, which is no file of the project"):
         links.linked_files({"faq.md": f"[x]({link})"})

@@ -7,8 +7,8 @@ from ramen.memory import codecs
 from ramen.memory.plan import MemoryPlan
 from tools.documentation.figures.canvas import new_canvas
 
-# CIFAR-100-C with ViT-B/16, as in the paper: 100 queues of 750 entries, embeddings of 512 numbers, and 52 norm
-# parameters of 768 (two per norm layer, of which there are 26).
+# CIFAR-100-C with ViT-B/16, as in the paper: 100 queues of 750 entries, embeddings of 512 numbers, and 52
+# norm parameters of 768 (two per norm layer, of which there are 26).
 QUEUES, CAPACITY, EMBEDDING, NORM, PARAMETERS = 100, 750, 512, 768, 52
 MIB = 2**20
 
