@@ -82,3 +82,9 @@ def test_the_readmes_example_runs(tmp_path: Path, tiny_model: str) -> None:
     names: dict[str, object] = {}
     exec(code, names)
     assert names["out"].logits.shape == (1, 3)
+
+
+def test_one_version_everywhere() -> None:
+    version = ramen.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text()
