@@ -11,6 +11,8 @@ from ramen.methods._registry import get_method
 from tools.documentation.measurements import Accuracy, Measured, measured
 from tools.documentation.repository_links import outside_code
 
+# What is between these marks is for code hosts, which show a page as it was written.
+_PLACE = re.compile(r"<!-- made: all methods with what was measured -->.*?<!-- end -->", re.DOTALL)
 STEPS = ("adapt", "step", "from_embeddings")  # what authors of methods implement
 
 
@@ -67,7 +69,7 @@ def fill_in(path: str, markdown: str) -> str:
             markdown,
             flags=re.MULTILINE,
         )
-    return markdown.replace("<!-- made: all methods with what was measured -->", overview())
+    return _PLACE.sub(lambda _: overview(), markdown)
 
 
 def overview() -> str:
@@ -83,12 +85,12 @@ def overview() -> str:
     for name, path in paths().items():
         info, found = ramen.describe(name), measured().get(name, Measured())
         cost = f"{found.costs[0].forwards:.1f}" if found.costs else ""
-        cells = {(one.what, one.protocol): one.text for one in found.accuracies}
+        unbroken = {(one.what, one.protocol): one.text.replace(" ", "\u00a0") for one in found.accuracies}
         row = [
             f"[`{name}`]({path})",
             f"{info.forwards} + {info.backwards}",
             cost,
-            *(cells.get(column, "") for column in columns),
+            *(unbroken.get(column, "") for column in columns),
         ]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)

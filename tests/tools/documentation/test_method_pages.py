@@ -51,5 +51,14 @@ def test_the_page_of_methods_links_to_each() -> None:
     assert filled == "| [`tent`](methods/tent.md) | x |\n| `nothing` | y |\nthe `tent`"
 
 
+def test_a_place_for_the_table_is_filled() -> None:
+    page = "before\n<!-- made: all methods with what was measured -->\nelsewhere\n<!-- end -->\nafter"
+    filled = method_pages.fill_in("choosing.md", page)
+    assert filled.startswith("before\n| method |")
+    assert filled.endswith("|\nafter")
+    assert "elsewhere" not in filled
+    assert all(f"[`{name}`](methods/{name}.md)" in filled for name in method_pages.own_methods())
+
+
 def test_marks_of_docstrings() -> None:
     assert method_pages._markdown("``a*b`` times C*K") == r"`a*b` times C\*K"

@@ -86,7 +86,8 @@ def find_example() -> Example:
 def _recorded_sums(method: "ramen.Method") -> list[Tensor]:
     """The sums of gradients of each batch from now on, which a method does not give out."""
     memory: Any = method.memories[""]
-    found, aggregate = [], memory.aggregate
+    found: list[Tensor] = []
+    aggregate = memory.aggregate
 
     def recording(*args: Any, **options: Any) -> Tensor:
         found.append(aggregate(*args, **options))
@@ -107,7 +108,8 @@ def draw(path: Path) -> None:
     example = find_example()
     with look():
         figure = new_canvas(11.4, 3.9)
-        top, below = figure.subfigures(2, 1, height_ratios=[1, 2.9])
+        halves: Any = figure.subfigures(2, 1, height_ratios=[1, 2.9])
+        top, below = halves
         heads = top.subplots(1, 5)
         for axes, title in zip(heads, TITLES, strict=True):
             axes.axis("off")
