@@ -35,6 +35,7 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "eps": 8 / 255,
         "seeds": 3,
         "baseline_seeds": 1,
+        "defences": False,
     },
 }
 
@@ -92,6 +93,10 @@ def study(
     baseline_seeds: Annotated[
         int | None, typer.Option(min=1, help="poison: seeds for methods beside Ramen. Default: 1.")
     ] = None,
+    defences: Annotated[
+        bool | None,
+        typer.Option("--defences", help="poison: also Ramen with defences that are not part of it."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
@@ -105,6 +110,7 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
     given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
+    given |= {"defences": defences}
     with exit_on_error(*_failures(parallel)):
         own = own_options(name, given)
         if name == "harm":
