@@ -17,7 +17,7 @@ clf = load_tiny(data.classes)
 print(f"{len(data.classes)} classes, {len(data.domains)} domains, {len(data)} drawings")
 
 # %% [markdown]
-# For your photographs the second line would be `ramen.ZeroShotClassifier.from_open_clip("ViT-B-16",
+# For your photographs the classifier would be `ramen.ZeroShotClassifier.from_open_clip("ViT-B-16",
 # "openai", classes=[...])`; the rest stays as it is.
 #
 # ## A stream of mixed domains
