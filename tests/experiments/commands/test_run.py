@@ -77,7 +77,7 @@ def test_the_table_over_seeds():
 def test_everything_runs_on_the_tiny_model(tmp_path):
     """All methods, with their presets, also those that need prompts and templates."""
     command = ["run", "--method", "all", "--data-set", "pictures=2", "--domain", "fog", "--json"]
-    quick = ["--set", "rounds=1", "--set", "steps=1", "--set", "iterations=1"]
+    quick = [f"--set={fewer}=1" for fewer in ("rounds", "steps", "iterations", "views")]
     result = cli.invoke(app, [*command, *quick, "--protocol", "single", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     results = json.loads(result.stdout)
