@@ -1,10 +1,11 @@
 # `make demo` installs everything into .venv and runs the main job; `make serve` serves the tiny model at
 # http://127.0.0.1:8000; `make test` installs and runs all checks; `make test-all` also runs in full what
-# `make test` shortens.
+# `make test` shortens; `make docs` builds the documentation site into site/; `make dist` builds sdist and wheel
+# into dist/; `make test-oldest` runs the tests of the core with the lowest versions that pyproject.toml allows.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo serve test test-all lint check clean
+.PHONY: demo serve test test-all test-oldest lint check docs figures dist clean
 
 demo: .venv/installed
 	$(BIN)/ramen demo
@@ -27,6 +28,30 @@ lint: .venv/installed
 check: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
 
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --quiet --site-dir site
+
+# The figures of the pages are committed, so that a code host shows them too.
+figures: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.documentation.figures docs/images
+
+dist: .venv/installed
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist .
+
+OLDEST := .venv-oldest
+OLDEST_TESTS ?= tests/utils tests/images tests/memory tests/encoder tests/models tests/methods tests/kernels
+
+test-oldest: $(OLDEST)/installed
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist loadgroup $(OLDEST_TESTS)
+
+$(OLDEST)/installed: pyproject.toml tools/lowest_versions.py
+	$(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tools/lowest_versions.py > $(OLDEST)/lowest.txt
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/lowest.txt \
+	    --editable '.[serve,parquet,remote]' pytest pytest-xdist hypothesis
+	touch $@
+
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
@@ -34,4 +59,4 @@ check: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest site build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

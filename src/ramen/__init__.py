@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ramen.utils.lazy_names import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from ramen import data as data
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ramen.encoder.affine_encoder import AffineEncoder as AffineEncoder
     from ramen.experiments.analysis import scoring as scoring
     from ramen.images.preprocess import Preprocess as Preprocess
+    from ramen.methods._adapted_module import AdaptedModule as AdaptedModule
+    from ramen.methods._adapted_module import adapt as adapt
     from ramen.methods._answers import Answer as Answer
     from ramen.methods._answers import Prediction as Prediction
     from ramen.methods._base import Method as Method
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
+    "AdaptedModule": "ramen.methods._adapted_module",
     "AffineEncoder": "ramen.encoder.affine_encoder",
     "Answer": "ramen.methods._answers",
     "AsyncClient": "ramen.serve.client.async_client",
@@ -52,6 +55,7 @@ _HOMES = {
     "Result": "ramen.serve.result",
     "ServerError": "ramen.serve.client.errors",
     "ZeroShotClassifier": "ramen.models.classifier",
+    "adapt": "ramen.methods._adapted_module",
     "create": "ramen.methods._registry",
     "describe": "ramen.methods._registry",
     "list_methods": "ramen.methods._registry",

@@ -49,6 +49,12 @@ def test_a_size_that_is_no_multiple_is_resized_and_back() -> None:
     assert shuffle_patches(given.bfloat16(), permutations, 4).dtype == torch.bfloat16
 
 
+def test_no_images_at_all() -> None:
+    """As for a process of a group whose part of the batch is empty."""
+    orders = torch.zeros(0, 16, dtype=torch.int64)
+    assert shuffle_patches(torch.zeros(0, 3, 32, 32), orders, 4).shape == (0, 3, 32, 32)
+
+
 def test_more_patches_than_pixels() -> None:
     with pytest.raises(ValueError, match="tiles must be at most 5, the smaller side of an image, got 6"):
         shuffle_patches(images(5, 8), orders(3, 36), 6)

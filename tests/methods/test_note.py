@@ -234,5 +234,13 @@ def test_bad_parameters(parameters: dict, message: str) -> None:
 
 def test_the_record() -> None:
     record = ramen.describe("note")
-    assert record.defaults == {"lr": 2e-5, "memory": 100, "statistics": "source", "seed": 0}
+    expected = {
+        "lr": 2e-5,
+        "memory": 100,
+        "statistics": "source",
+        "optimizer": "sign",
+        "momentum": 0.9,
+        "seed": 0,
+    }
+    assert record.defaults == expected
     assert "2 forward, 1 backward, with memory equal to the batch size" in str(record)

@@ -43,7 +43,7 @@ def test_page_of_scaling_says_which_methods_share_a_stream():
 
 
 def test_links_inside_the_project_lead_somewhere():
-    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
+    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
     links = [
         (page, target)
         for page in pages
@@ -155,3 +155,30 @@ def test_page_of_models_shows_what_exported_files_are_worth():
     export = load_benchmark("export")
     results = json.loads((DOCS.parent / "benchmarks/results/export_tiny_cpu.json").read_text())
     assert markdown_page([export.table(results)]).strip() in (DOCS / "models.md").read_text()
+
+
+def test_page_of_reliability_states_the_committed_results():
+    page = (DOCS / "reliability.md").read_text()
+    service = json.loads((DOCS.parent / "benchmarks/results/service_cpu.json").read_text())["checks"]
+    values = {check: {row["what"]: row for row in one["rows"]} for check, one in service.items()}
+    overload, hostile, failing = values["R7"], values["R10"], values["R13"]
+    refused = overload["requests that were refused"]["value"]
+    within = overload["refused within, 99 %, at the client"]["measured"]
+    assert (
+        f"{refused} refusals, all with `Retry-After`, 99 % within {float(within.split()[0]):.0f} ms" in page
+    )
+    late = float(overload["answered within, 99 %, from sending"]["measured"].split()[0].replace(",", ""))
+    assert f"99 % of the answers within {late / 1000:.2f} s of a deadline of 2 s" in page
+    answered = values["R8"]["requests with an answer"]["measured"]
+    images = values["R8"]["answers that came twice"]["measured"].split()[-1]
+    assert f"{answered} requests with {images} images" in page
+    slowest = next(row for what, row in hostile.items() if what.startswith("the slowest file"))
+    peak = next(row for what, row in hostile.items() if what.startswith("memory at the peak"))
+    numbers = [float(row["measured"].split()[0]) for row in (slowest, peak)]
+    assert f"Over HTTP 1,284 files: the slowest {numbers[0]:.0f} ms, {numbers[1]:.0f} MB" in page
+    assert f"{failing['steps that failed']['measured']} steps failed" in page
+    poison = json.loads((DOCS.parent / "benchmarks/results/poison_tiny_h200.json").read_text())["tables"][0]
+    row = next(row for row in poison["rows"] if row[0] == "ramen" or row[0] == {"text": "ramen"})
+    lost = [str(cell["text"] if isinstance(cell, dict) else cell).split()[0] for cell in row[4:6]]
+    assert f"{lost[0]} points at 20 %, {lost[1]} at 50 %" in page
+    assert {int(number) for number in re.findall(r"^\| R(\d+) \|", page, re.M)} == set(range(1, 18))

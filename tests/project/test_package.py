@@ -25,6 +25,16 @@ def test_importing_it_is_cheap() -> None:
     )
 
 
+def test_importing_it_loads_python_alone() -> None:
+    """Nothing that is not part of Python, so that it takes milliseconds."""
+    code = (
+        "import sys; before = set(sys.modules); import ramen; "
+        "tops = {name.split('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(tops - set(sys.stdlib_module_names)))"
+    )
+    assert python(code) == "['ramen']"
+
+
 def test_using_a_method_does_not_load_open_clip() -> None:
     code = (
         "import sys; from ramen.methods._registry import get_method; get_method('tent'); "
@@ -72,3 +82,9 @@ def test_the_readmes_example_runs(tmp_path: Path, tiny_model: str) -> None:
     names: dict[str, object] = {}
     exec(code, names)
     assert names["out"].logits.shape == (1, 3)
+
+
+def test_one_version_everywhere() -> None:
+    version = ramen.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text()

@@ -29,11 +29,11 @@ BETTER_IN_PAGES = BETTER | {"a picture": "an image", "pictures": "images"}
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def sources() -> list[Path]:
-    return sorted((ROOT / "src").rglob("*.py"))
+    return sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools").rglob("*.py")])
 
 
 def without_code(page: str) -> str:

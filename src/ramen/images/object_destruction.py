@@ -31,7 +31,7 @@ def shuffle_patches(images: Tensor, orders: Tensor, tiles: int) -> Tensor:
     cut = _resized(images, (height * tiles, width * tiles))
     patches = cut.reshape(batch, channels, tiles, height, tiles, width).permute(0, 2, 4, 1, 3, 5)
     patches = patches.reshape(batch, tiles * tiles, channels, height, width)
-    moved = patches.gather(1, orders.view(batch, tiles * tiles, 1, 1, 1).expand_as(patches))
+    moved = patches.gather(1, orders[:, :, None, None, None].expand_as(patches))
     moved = moved.view(batch, tiles, tiles, channels, height, width).permute(0, 3, 1, 4, 2, 5)
     return _resized(moved.reshape(batch, channels, height * tiles, width * tiles), (size[0], size[1]))
 

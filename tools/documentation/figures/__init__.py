@@ -1,0 +1,1 @@
+"""The figures of the pages, drawn from the program itself: ``make figures`` writes ``docs/images``."""
