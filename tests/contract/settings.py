@@ -7,7 +7,7 @@ FEWER_STEPS = {
     "watt": {"rounds": 1, "steps": 1},
     "clipartt": {"iterations": 3},
     "cotta": {"augmentations": 2, "threshold": 1.0},
-    "cliptta": {"iterations": 2, "shots": 2},
+    "cliptta": {"iterations": 1, "shots": 1},
     "clipot": {"templates": "single"},
     "moetta": {"experts": 3},
 }
@@ -65,7 +65,7 @@ STATISTICS_SETTINGS = [
     ("roid", {"statistics": "batch"}),
     ("cotta", {"statistics": "batch", "augmentations": 2, "threshold": 1.0}),
     ("batclip", {"statistics": "batch"}),
-    ("cliptta", {"statistics": "batch", "iterations": 2, "shots": 2}),
+    ("cliptta", {"statistics": "batch", "iterations": 1, "shots": 1}),
     ("clipot", {"statistics": "batch", "templates": "single", "lr": 1e-5}),
     ("moetta", {"statistics": "batch", "experts": 3, "lr": 1e-4}),
 ]
