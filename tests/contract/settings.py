@@ -11,7 +11,7 @@ FEWER_STEPS = {
     "tps": {"views": 6},
     "tpt": {"views": 6},
     "cotta": {"augmentations": 2, "threshold": 1.0},
-    "cliptta": {"iterations": 2, "shots": 2},
+    "cliptta": {"iterations": 1, "shots": 1},
     "clipot": {"templates": "single"},
     "moetta": {"experts": 3},
 }
@@ -72,7 +72,7 @@ STATISTICS_SETTINGS = [
     ("roid", {"statistics": "batch"}),
     ("cotta", {"statistics": "batch", "augmentations": 2, "threshold": 1.0}),
     ("batclip", {"statistics": "batch"}),
-    ("cliptta", {"statistics": "batch", "iterations": 2, "shots": 2}),
+    ("cliptta", {"statistics": "batch", "iterations": 1, "shots": 1}),
     ("clipot", {"statistics": "batch", "templates": "single", "lr": 1e-5}),
     ("moetta", {"statistics": "batch", "experts": 3, "lr": 1e-4}),
 ]
