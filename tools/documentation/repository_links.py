@@ -15,7 +15,7 @@ HOMES = {
     "deploy/README.md": "deployment.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
-_CODE = re.compile(r"^(```|~~~).*?^\1[ \t]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^(```|~~~).*?^\1[ \t]*$|`(?:[^`\n]|\n(?!\s*\n))+`", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 
 
