@@ -386,8 +386,8 @@ class FakeStore:
     def flush(self) -> None:
         self.calls.append("flush")
 
-    def close(self) -> None:
-        self.calls.append("close")
+    def close(self, *, save: bool = True) -> None:
+        self.calls.append("close" if save else "close without saving")
 
 
 @pytest.fixture

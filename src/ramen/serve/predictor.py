@@ -293,7 +293,10 @@ def _open_store(location: str | os.PathLike[str] | None, method: Method, save_ev
         return None
     if not isinstance(location, str | os.PathLike):
         raise TypeError(f"store must be a path or None, got {type(location).__name__}")
-    from ramen.serve.store import open_group_store, open_store
+    if method.peers is not None:
+        from ramen.serve.store import open_group_store
 
-    opened = open_store if method.peers is None else open_group_store
-    return opened(location, method, save_every=save_every)
+        return open_group_store(location, method, save_every=save_every)
+    from ramen.serve.store import open_store
+
+    return open_store(location, method, save_every=save_every)
