@@ -152,9 +152,19 @@ def test_an_embedding_is_the_last_layers_input_with_a_one() -> None:
     torch.testing.assert_close(clf.encode(images), nn.functional.normalize(features, dim=1))
 
 
-@pytest.mark.parametrize("method", ["ramen", "tent", "t3a", "clip"])
-def test_the_contract(method: str) -> None:
-    assert "passes" in testing.check_method(method, classifier(network("mlp")))
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("ramen", "mlp"),
+        ("ramen", "timm vit"),
+        ("ramen", "torchvision vit"),
+        ("tent", "mlp"),
+        ("t3a", "mlp"),
+        ("clip", "mlp"),
+    ],
+)
+def test_the_contract(method: str, name: str) -> None:
+    assert "passes" in testing.check_method(method, classifier(network(name)))
 
 
 @pytest.mark.parametrize("method", ["tda", "dmn", "mint", "oga", "onzeta", "stata", "lame", "ensemble"])

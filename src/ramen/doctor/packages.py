@@ -27,6 +27,7 @@ OPTIONAL = {
     "triton": "faster kernels on NVIDIA devices; comes with CUDA builds of torch",
     "transformers": "models of transformers, and tokenizers such as SigLIP's: ramen-tta[transformers]",
     "sentencepiece": "the same as transformers",
+    "onnxruntime": "ramen export: ramen-tta[export]",
     "ray": "many experiments at once on a cluster: ramen-tta[ray]",
     "imagecorruptions": "the published photographs of frost; without it frost is generated",
 }
