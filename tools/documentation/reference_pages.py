@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from types import ModuleType
 
 import ramen
@@ -47,6 +48,8 @@ def page(name: str) -> str:
         where = f"{getattr(value, '__module__', None) or home}.{public}"
         if inspect.isclass(value) or inspect.isfunction(value):
             parts.append(f"::: {where}")
+        elif isinstance(value, Mapping):
+            parts.append(f"## `{public}`\n\nBy name: {', '.join(f'`{key}`' for key in value)}.")
         else:
             parts.append(f"## `{public}`\n\n```python\n{public} = {_shortened(value)}\n```")
     return "\n\n".join(parts) + "\n"
