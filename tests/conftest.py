@@ -16,7 +16,7 @@ import ramen
 from ramen import testing
 from tests.helpers.interrupts import take_interrupts
 from tests.helpers.process_team import TEAM_SIZE, ProcessTeam
-from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS
+from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS, REAL_NETWORK
 from tests.helpers.skip_summary import pytest_terminal_summary
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     take_interrupts()
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)
-    for folder in (MEASURING_MODEL, PAPER_FACTS):
+    for folder in (MEASURING_MODEL, REAL_NETWORK, PAPER_FACTS):
         try:
             folder.check()
         except ValueError as error:
@@ -44,6 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reasons = {
         "gpu": "" if torch.cuda.is_available() else "need a CUDA device",
         "testbed": MEASURING_MODEL.missing,
+        "testbed_real": REAL_NETWORK.missing,
         "paper_facts": PAPER_FACTS.missing,
     }
     for item in items:

@@ -10,6 +10,10 @@ FEWER_STEPS = {
     "mta": {"views": 6},
     "tps": {"views": 6},
     "tpt": {"views": 6},
+    "cotta": {"augmentations": 2, "threshold": 1.0},
+    "cliptta": {"iterations": 2, "shots": 2},
+    "clipot": {"templates": "single"},
+    "moetta": {"experts": 3},
 }
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
@@ -46,6 +50,12 @@ SETTINGS = [
     ("rotta", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),
     ("eata", {"lr": 1e-2, "margin": 0.8, "redundancy": 2.0, "reset_every": 3, "class_balance": 0.9}),
     ("deyo", {"lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0, "transform": "pixel", "frozen": "none"}),
+    ("roid", {"lr": 1e-2, "prior": "off", "filter": "kalman"}),
+    ("cotta", {"threshold": 0.0, "loss": "symmetric", "forget": 0.2}),
+    ("batclip", {"optimizer": "sgd", "length": "unit", "pairs": "mean", "lr": 1e-2}),
+    ("cliptta", {"iterations": 2, "shots": 1, "learn_from": "memory", "optimizer": "sgd", "lr": 1e-4}),
+    ("clipot", {"templates": "single", "predictions": "template", "detach_targets": False}),
+    ("moetta", {"experts": 2, "optimizer": "adam", "frozen": 0, "balance": 1.0}),
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [
@@ -59,4 +69,10 @@ STATISTICS_SETTINGS = [
     ("mint", {"statistics": "batch", "prior": 20.0}),
     ("eata", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "redundancy": 2.0}),
     ("deyo", {"statistics": "batch", "lr": 1e-2, "margin": 0.8, "plpd_threshold": 0.0}),
+    ("roid", {"statistics": "batch"}),
+    ("cotta", {"statistics": "batch", "augmentations": 2, "threshold": 1.0}),
+    ("batclip", {"statistics": "batch"}),
+    ("cliptta", {"statistics": "batch", "iterations": 2, "shots": 2}),
+    ("clipot", {"statistics": "batch", "templates": "single", "lr": 1e-5}),
+    ("moetta", {"statistics": "batch", "experts": 3, "lr": 1e-4}),
 ]

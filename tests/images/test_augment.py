@@ -1,4 +1,4 @@
-"""RoTTA's augmentation against torchvision's operations."""
+"""RoTTA's augmentation and ROID's against torchvision's operations."""
 
 import dataclasses
 
@@ -7,8 +7,21 @@ import torch
 import torchvision.transforms.functional as TF
 from torch import Tensor
 
-from ramen.images.augment import CHANGES, Draw, augment, blurred, draw, hue, moved
-from tests.oracles.torchvision_augment import COLOURS, augment_with_torchvision
+from ramen.images.augment import (
+    CHANGES,
+    Draw,
+    augment,
+    augment_without_noise,
+    blurred,
+    draw,
+    hue,
+    moved,
+)
+from tests.oracles.torchvision_augment import (
+    COLOURS,
+    augment_with_torchvision,
+    augment_without_noise_with_torchvision,
+)
 
 PLAIN = Draw(
     order=("gamma", "hue", "saturation", "contrast", "brightness"),
@@ -89,6 +102,13 @@ def test_moving_by_hand() -> None:
     torch.testing.assert_close(quarter, torch.tensor([[6.0, 3, 0], [7, 4, 1], [8, 5, 2]]).double())
 
 
+def test_mirroring_by_hand() -> None:
+    """At the centres of the outer pixels, so that these do not appear twice."""
+    image = torch.arange(9, dtype=torch.float64).view(1, 1, 3, 3).expand(1, 3, 3, 3)
+    right = moved(image, 0.0, (1, 0), 1.0, mirror=True)[0, 0]
+    torch.testing.assert_close(right, torch.tensor([[1.0, 0, 1], [4, 3, 4], [7, 6, 7]]).double())
+
+
 @pytest.mark.parametrize("sigma", [0.001, 0.2, 0.5, 3.0])
 def test_blur_equals_torchvisions_inside(sigma: float) -> None:
     images = random_images()
@@ -107,6 +127,18 @@ def test_the_whole_equals_torchvisions_composition(size: tuple[int, int]) -> Non
         expected = augment_with_torchvision(images, drawn)
         torch.testing.assert_close(augment(images, drawn), expected, rtol=0, atol=1e-11)
     assert flips == {True, False}
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 33)])
+def test_the_whole_without_noise_equals_torchvisions_composition(size: tuple[int, int]) -> None:
+    images = 3 * random_images(*size) - 1
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(15):
+        drawn = draw(size, generator)
+        expected = augment_without_noise_with_torchvision(images, drawn)
+        torch.testing.assert_close(augment_without_noise(images, drawn), expected, rtol=0, atol=1e-11)
+    plain = augment_without_noise(images, PLAIN)
+    torch.testing.assert_close(plain, images.clamp(1e-8, 1), rtol=0, atol=1e-11)
 
 
 def test_the_order_of_colours_matters_and_is_followed() -> None:

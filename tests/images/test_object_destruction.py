@@ -76,3 +76,12 @@ def test_the_middle_gets_the_mean_colour(height: int, width: int) -> None:
             top, left = height // 4, width // 4
             channel[top : top + height // 2, left : left + width // 2] = channel.mean().clone()
     torch.testing.assert_close(occlude_centre(given), expected)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 7)])
+def test_a_batch_without_images(size: tuple[int, int]) -> None:
+    """As a process of a group may have one."""
+    images = torch.zeros(0, 3, *size)
+    assert shuffle_patches(images, torch.zeros(0, 4, dtype=torch.int64), 2).shape == images.shape
+    assert shuffle_pixels(images, torch.arange(size[0] * size[1])).shape == images.shape
+    assert occlude_centre(images).shape == images.shape

@@ -47,6 +47,36 @@ def test_equals_open_clip(resize_mode: str, interpolation: str, size: object) ->
     assert torch.equal(ours(images), torch.stack([theirs(p) for p in images]))
 
 
+@pytest.mark.parametrize("resize_to", [24, 37, 64])
+def test_cutting_out_less_than_the_short_side_equals_torchvision(resize_to: int) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    theirs = transforms.Compose(
+        [
+            transforms.Resize(resize_to, transforms.InterpolationMode.BILINEAR),
+            transforms.CenterCrop(32),
+            transforms.ToTensor(),
+            transforms.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+        ]
+    )
+    ours = Preprocess(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), "bilinear", resize_to=resize_to)
+    images = [random_image(w, h, seed=i) for i, (w, h) in enumerate(SIZES)]
+    assert torch.equal(ours(images), torch.stack([theirs(p) for p in images]))
+
+
+@pytest.mark.parametrize(("crop", "start"), [("nearest", 2), ("floor", 1)])
+def test_half_a_pixel_is_rounded_as_asked(crop: str, start: int) -> None:
+    image = random_image(11, 8)
+    cut = np.asarray(image)[:, start : start + 8]
+    assert np.array_equal(Preprocess(8, crop=crop).pixels(image)[0].permute(1, 2, 0).numpy(), cut)
+
+
+def test_wrong_crops_are_refused() -> None:
+    with pytest.raises(ValueError, match="crop must be one of"):
+        Preprocess(8, crop="middle")
+    with pytest.raises(ValueError, match="resize_to belongs to resize_mode='shortest', got 'squash'"):
+        Preprocess(8, resize_mode="squash", resize_to=9)
+
+
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK"])
 @pytest.mark.parametrize("resize_mode", ["shortest", "longest"])
 def test_every_mode_of_pillow(mode: str, resize_mode: str) -> None:
@@ -275,7 +305,8 @@ def test_the_device_is_no_part_of_the_settings() -> None:
     assert repr(bound) == repr(free)
     assert "device" not in repr(free)
     assert bound.settings() == free.settings()
-    assert list(free.settings()) == ["size", "mean", "std", "interpolation", "resize_mode", "fill_color"]
+    names = ["size", "mean", "std", "interpolation", "resize_mode", "fill_color", "resize_to", "crop"]
+    assert list(free.settings()) == names
     assert Preprocess(**bound.settings()) == free
 
 

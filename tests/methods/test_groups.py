@@ -65,6 +65,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "rotta": {"memory": 6, "nu": 0.1},
     "eata": {"lr": 1e-2, "margin": 0.9, "redundancy": 0.9, "class_balance": 0.9, "reset_every": 4},
     "deyo": {"lr": 1e-2, "margin": 0.9, "plpd_threshold": 0.0},
+    "roid": {"lr": 1e-3, "filter": "kalman"},
+    "batclip": {"lr": 1e-3, "optimizer": "sgd"},
+    "cliptta": {"lr": 1e-4, "optimizer": "sgd", "iterations": 2, "shots": 2, "sample": 5},
+    "clipot": {"lr": 1e-4, "optimizer": "sgd", "templates": "single", "detach_targets": False},
+    "moetta": {"lr": 1e-3, "experts": 3},
 }
 
 
@@ -194,7 +199,10 @@ def test_methods_with_batchnorm_layers(team: ProcessTeam, name: str) -> None:
     compare(team, name, "resnet", "float64", parameters, 2)
 
 
-@pytest.mark.parametrize("name", ["ramen", "tda", "tent", "sar", "mint", "note", "rotta"])
+SPOILED = ("ramen", "tda", "tent", "sar", "mint", "note", "rotta", "eata", "deyo", "lame", "stata", "onzeta")
+
+
+@pytest.mark.parametrize("name", SPOILED)
 def test_images_that_cannot_be_used(team: ProcessTeam, name: str) -> None:
     parameters = PAPER if name == "ramen" else OTHERS[name]
     compare(team, name, "vit", "float64", parameters, 2, spoiled=True)
@@ -223,8 +231,10 @@ def continue_in_group(group: ProcessGroup, name: str, parameters: Any, parts: An
         ("ramen", {**PAPER, "balance": False, "codec": "sign"}),
         ("tda", {}),
         ("note", {"memory": 6}),
+        ("eata", OTHERS["eata"]),
+        ("onzeta", OTHERS["onzeta"]),
     ],
-    ids=["ramen", "ramen-one-queue", "tda", "note"],
+    ids=["ramen", "ramen-one-queue", "tda", "note", "eata", "onzeta"],
 )
 def test_a_saved_state_continues_in_any_number_of_processes(
     team: ProcessTeam, tmp_path: Path, name: str, parameters: dict[str, Any]

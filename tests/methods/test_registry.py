@@ -28,7 +28,7 @@ def test_parameters_reach_the_method() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("ramne", "did you mean 'ramen'"), ("TENT", "did you mean 'tent'"), ("x", "Valid: clip,")],
+    [("ramne", "did you mean 'ramen'"), ("TENT", "did you mean 'tent'"), ("x", "Valid: .*clip, ")],
 )
 def test_an_unknown_name(name: str, hint: str) -> None:
     with pytest.raises(ValueError, match=f"there is no method '{name}'.*{hint}"):

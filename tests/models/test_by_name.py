@@ -3,16 +3,19 @@
 import json
 
 import pytest
+import timm
 import torch
 from open_clip.transformer import VisionTransformer
 from safetensors.torch import load_file, save_file
 
 import ramen
 from ramen import prompts
+from ramen.doctor.trial import model_check
 from ramen.experiments.plan.known_models import list_models
 from ramen.experiments.plan.presets import list_presets, load_preset
 from ramen.models.by_name import FORMS, load_model
 from ramen.models.classifier import MissingPartError
+from tests.helpers.transformers_models import save_model
 
 CLASSES = ["cat", "dog", "fire_truck"]
 TEMPLATES = [*prompts.ENSEMBLE, *prompts.SINGLE]
@@ -162,3 +165,27 @@ def test_classes_of_the_same_name(tiny_model):
     classifier = load_model(f"random:{tiny_model}", twice, allow_same_names=True)
     assert classifier.classes == tuple(twice)
     torch.testing.assert_close(classifier.class_embeddings[0], classifier.class_embeddings[2])
+
+
+def test_a_model_of_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    folder = save_model("CLIP", tmp_path)
+    classifier = load_model(f"transformers:{folder}", CLASSES, prompts.SINGLE)
+    same = ramen.ZeroShotClassifier.from_transformers(folder, CLASSES, templates=prompts.SINGLE)
+    assert classifier.fingerprint() == same.fingerprint()
+    assert classifier.templates == prompts.SINGLE
+
+
+def test_a_network_of_timm(tmp_path):
+    torch.manual_seed(0)
+    network = timm.create_model("resnet10t").eval()
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    name = f"timm:resnet10t/{tmp_path}/weights.safetensors"
+    with pytest.raises(ValueError, match="classes must name the 1000 rows of class_embeddings, got 3"):
+        load_model(name, CLASSES)
+    classifier = load_model(name, [f"class {number}" for number in range(1000)])
+    images = torch.randn(2, 3, *classifier.image_size)
+    with torch.no_grad():
+        torch.testing.assert_close(classifier.logits(classifier.encode(images)), network(images))
+    facts = {finding.about: finding.text for finding in model_check(name)}
+    assert facts["path"].startswith("plain: it is a ResNet")

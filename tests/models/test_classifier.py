@@ -28,7 +28,8 @@ def open_clip_logits(model: nn.Module, name: str, images: Tensor, templates: tup
         for label in ["cat", "polar bear", "fire truck"]:
             texts = model.encode_text(tokenizer([t.format(label) for t in templates]), normalize=True)
             columns.append(nn.functional.normalize(texts.mean(0), dim=0))
-        return model.logit_scale.exp() * z @ torch.stack(columns, 1)
+        bias = 0 if model.logit_bias is None else model.logit_bias  # SigLIP
+        return model.logit_scale.exp() * z @ torch.stack(columns, 1) + bias
 
 
 @pytest.fixture(scope="module")
@@ -248,8 +249,33 @@ def test_a_folder_without_weights(tmp_path: Path, tiny_model: str) -> None:
 def test_a_torchscript_archive(tiny_model: str, tmp_path: Path) -> None:
     path = tmp_path / "scripted.pt"
     torch.jit.save(torch.jit.script(nn.Linear(2, 2)), path)
-    with pytest.raises(ValueError, match=r"scripted\.pt' is a TorchScript archive, the format"):
+    with pytest.raises(
+        ValueError, match=r"cannot be loaded as .* \(it lacks .*; it has besides bias, weight"
+    ):
         ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("quick_gelu", [True, False])
+def test_openais_archives_are_read(quick_gelu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced, in half precision, as OpenAI distributes its models; the activation is found in the program."""
+    name = add_tiny_model(tmp_path, f"tiny-traced-{quick_gelu}", TINY_VIT)
+    torch.manual_seed(0)
+    model = open_clip.create_model(name, force_quick_gelu=quick_gelu).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half().float()
+    inputs = {"encode_image": (torch.randn(1, 3, 32, 32),), "encode_text": (torch.zeros(1, 77).long(),)}
+    traced = torch.jit.trace_module(model, inputs, check_trace=False)
+    path = tmp_path / "ViT-tiny.pt"
+    torch.jit.save(traced.half(), path)
+    model.float()  # it shares its weights with what was traced
+
+    monkeypatch.setattr(torch.jit, "load", lambda *given, **options: pytest.fail("the program was loaded"))
+    clf = ZeroShotClassifier.from_open_clip(name, path, CLASSES)
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        expected = open_clip_logits(model, name, images, prompts.ENSEMBLE)
+    torch.testing.assert_close(clf.logits(clf.encode(images)), expected, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize(

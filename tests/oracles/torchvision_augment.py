@@ -1,4 +1,4 @@
-"""RoTTA's augmentation as its authors compose it, in torchvision's operations, with given random numbers."""
+"""RoTTA's and ROID's augmentations as their authors compose them, in torchvision's operations."""
 
 import colorsys
 
@@ -51,3 +51,16 @@ def augment_with_torchvision(images: Tensor, drawn: Draw) -> Tensor:
     generator = torch.Generator(device=out.device).manual_seed(drawn.noise_seed)
     noise = torch.randn(out.shape, generator=generator, dtype=out.dtype, device=out.device)
     return (out + 0.005 * noise).clip(0, 1)
+
+
+def augment_without_noise_with_torchvision(images: Tensor, drawn: Draw) -> Tensor:
+    """Clip, colours, pad by reflection, affine, centre crop, flip."""
+    height, width = images.shape[2:]
+    out = images.clip(0, 1)
+    for name in drawn.order:
+        out = COLOURS[name](out, getattr(drawn, name))
+    out = TF.pad(out, [width // 2, height // 2], padding_mode="reflect")
+    bilinear = InterpolationMode.BILINEAR
+    out = TF.affine(out, drawn.angle, list(drawn.shift), drawn.scale, [0.0, 0.0], interpolation=bilinear)
+    out = TF.center_crop(out, [height, width])
+    return TF.hflip(out) if drawn.flip else out

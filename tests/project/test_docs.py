@@ -151,6 +151,12 @@ def test_page_of_the_service_names_what_there_is():
     assert {name for name in counted if f'"ramen_{name}"' not in sources} == set()
 
 
+def test_page_of_models_shows_what_exported_files_are_worth():
+    export = load_benchmark("export")
+    results = json.loads((DOCS.parent / "benchmarks/results/export_tiny_cpu.json").read_text())
+    assert markdown_page([export.table(results)]).strip() in (DOCS / "models.md").read_text()
+
+
 def test_page_of_reliability_states_the_committed_results():
     page = (DOCS / "reliability.md").read_text()
     service = json.loads((DOCS.parent / "benchmarks/results/service_cpu.json").read_text())["checks"]

@@ -25,7 +25,7 @@ REQUIRED = (
 )
 OPTIONAL = {
     "triton": "faster kernels on NVIDIA devices; comes with CUDA builds of torch",
-    "transformers": "text towers with their own tokenizer, such as SigLIP's: ramen-tta[transformers]",
+    "transformers": "models of transformers, and tokenizers such as SigLIP's: ramen-tta[transformers]",
     "sentencepiece": "the same as transformers",
     "ray": "many experiments at once on a cluster: ramen-tta[ray]",
     "imagecorruptions": "the published photographs of frost; without it frost is generated",

@@ -66,12 +66,13 @@ def _speed_finding(zero_shot_ms: float, ramen_ms: float) -> Finding:
 
 def model_check(name: str) -> Iterator[Finding]:
     """Which norm layers of a model's image tower are adapted, and how its forward pass is computed."""
-    from ramen.models.by_name import load_model
+    from ramen.models.by_name import load_model, load_network
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            classifier = load_model(name, ["cat", "dog"])
+            own_head = name.startswith("timm:")
+            classifier = load_network(name, None) if own_head else load_model(name, ["cat", "dog"])
         except (ValueError, ModuleNotFoundError, OSError) as error:
             yield Finding(name, "problem", f"cannot be loaded: {error}", "see `ramen models list`")
             return

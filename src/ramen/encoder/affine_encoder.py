@@ -8,7 +8,9 @@ statistics, or those that a call passes in (``ramen.encoder.batchnorm_statistics
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +24,14 @@ from ramen.encoder.fused.readers import read_tower
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.probe import pooled, probe, relative_error
+from ramen.encoder.whole_models import image_tower
 from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
+
+# Of a norm layer's name and the means of its input, one row per image ``(B, *shape)``: what is added to its
+# norm parameters, weight before bias, one row per image ``(B, size)``; None for nothing.
+Router = Callable[[str, Tensor], Tensor | None]
 
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
 
@@ -54,7 +61,9 @@ class AffineEncoder:
     time.
 
     Args:
-        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that.
+        module: Maps ``(B, 3, H, W)`` to features ``(B, d)``, or to a tuple whose first element is that, or to
+            an output of transformers with pooled features. Of a model with a text tower too (a whole
+            CLIPModel), the image half is used, and of a module that torch.compile has compiled the original.
         example: Images that show, at construction, along which axis each layer's input holds the images.
             Without it the module's own ``image_size`` is used, or the images of the first call.
         device: Where to compute; the module's own device if not given.
@@ -91,6 +100,7 @@ class AffineEncoder:
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        module = image_tower(module)
         first = next((p for p in module.parameters() if p.is_floating_point()), None)
         if first is None:
             raise ValueError("module must have floating-point parameters, got none")
@@ -116,6 +126,7 @@ class AffineEncoder:
         *,
         statistics: Statistics | None = None,
         normalize: bool = True,
+        router: Router | None = None,
     ) -> Tensor:
         """Embeddings ``(B, d)`` of unit length, fp32 (fp64 for a double encoder).
 
@@ -123,20 +134,25 @@ class AffineEncoder:
             images: ``(B, 3, H, W)``, or the result of ``prepare``.
             affine: The norm parameters, ``(G,)`` or ``(B, G)``; the pretrained ones if not given.
             statistics: What BatchNorm layers normalise with; their running statistics if not given.
-            normalize: If False, return the module's own output, in its own type and length.
+            normalize: If False, return the module's own output, in its own length, and in its own type (fp32
+                with gradients in fp16).
+            router: Asked by every norm layer in turn, with its name and the means of its input, what to add
+                to its norm parameters for each image; passes are not fused then. Gradients flow through it,
+                and in fp16 are not scaled.
         """
         self._check_images(images)
         if statistics is not None:
             statistics.check(len(images), self.base_statistics)
         affine = self._check_affine(affine, len(images))
-        if not normalize:
-            return self._features(images, affine, statistics)
         if self.dtype == torch.float16 and affine.requires_grad:
             # A gradient has one size per image only as long as no layer mixes the images of a batch.
             scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
-            features = self._features(images, scaling.leave(affine), statistics).float()
-            return F.normalize(scaling.enter(features), dim=-1)
-        features = self._features(images, affine, statistics)
+            inner = self._features(images, scaling.leave(affine), statistics, router)
+            features = scaling.enter(inner.float())
+            return F.normalize(features, dim=-1) if normalize else features
+        features = self._features(images, affine, statistics, router)
+        if not normalize:
+            return features
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -167,6 +183,21 @@ class AffineEncoder:
         """Every tensor that the function is made of, by name; for fingerprints and analyses."""
         tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         return {**tensors, "affine.base": self.base}
+
+    def frozen(self, affine: Tensor | None = None) -> nn.Module:
+        """An ordinary module whose norm layers have these parameters ``(G,)``; the pretrained if not given.
+
+        It maps images to features, by its own forward pass and not by fused ones, and shares the weights.
+        """
+        affine = self._check_affine(affine, 1)
+        if affine.ndim != 1:
+            raise ValueError(f"affine must be one vector for all images, got shape {tuple(affine.shape)}")
+        names = {id(norm): name for name, norm in self._norms.items()}
+        values = {
+            (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
+            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._wiring)
+        }
+        return norm_layers.with_parameters(self._module, values)
 
     # -- construction -------------------------------------------------------------------------------
 
@@ -286,23 +317,34 @@ class AffineEncoder:
             raise ValueError(f"affine must be {expected}, got shape {tuple(affine.shape)}")
         return affine.to(self.base.dtype)
 
-    def _features(self, images: Tensor, affine: Tensor, statistics: Statistics | None = None) -> Tensor:
+    def _features(
+        self,
+        images: Tensor,
+        affine: Tensor,
+        statistics: Statistics | None = None,
+        router: Router | None = None,
+    ) -> Tensor:
         """The module's output, by its own forward pass or the fused one."""
         images = images.to(self.device, self.dtype)
-        if self._transformer is None or statistics is not None or images.requires_grad:
-            return self._plain_features(images, affine, statistics)
+        if self._transformer is None or statistics is not None or router or images.requires_grad:
+            return self._plain_features(images, affine, statistics, router)
         tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
         if torch.is_grad_enabled() and affine.requires_grad:
             features: Tensor = FusedPasses.apply(tokens, affine, self._transformer)
             return features
         return self._transformer.forward(tokens, affine, keep=False)[0]
 
-    def _plain_features(self, images: Tensor, affine: Tensor, statistics: Statistics | None) -> Tensor:
+    def _plain_features(
+        self, images: Tensor, affine: Tensor, statistics: Statistics | None, router: Router | None
+    ) -> Tensor:
         pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
         shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
             for norm, kind, index in self._wiring:
                 setattr(norm, kind, shaped[index])
+            if router is not None:
+                for name, norm in self._norms.items():
+                    norm.router = partial(router, name)
             if statistics is not None:
                 self._hand_out(statistics, len(images))
             features = pooled(self._module(images))
@@ -311,7 +353,7 @@ class AffineEncoder:
             return features
         finally:
             for norm in self._norms.values():
-                norm.weight = norm.bias = norm.statistics = None
+                norm.weight = norm.bias = norm.statistics = norm.router = None
 
     def _hand_out(self, statistics: Statistics, batch: int) -> None:
         """Give every BatchNorm layer its part of what the call counts and stores."""

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from ramen.encoder.batchnorm_statistics import LayerStatistics
 
+# Of one layer: the means of its input, one row per image, to what is added to weight and bias, or None.
+LayerRouter = Callable[[Tensor], Tensor | None]
+
 _SHAPE_ATTRIBUTES = ("normalized_shape", "num_features", "num_channels", "num_groups")
 
 
@@ -24,7 +27,9 @@ class Norm(nn.Module):
 
     ``weight`` and ``bias`` have the shape of the original parameters (shared by all images), or that shape
     after an axis of images. ``image_axis`` and ``rows_per_image`` say where the images are in this layer's
-    input; they matter only in the second case, and for ``statistics``, which only BatchNorm uses.
+    input; they matter only in the second case, for ``statistics``, which only BatchNorm uses, and for
+    ``router``: given the means of the layer's input, one row per image, it returns what is added to weight
+    and bias, one row per image too.
     """
 
     def __init__(self, original: nn.Module) -> None:
@@ -32,6 +37,7 @@ class Norm(nn.Module):
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         self.statistics: LayerStatistics | None = None
+        self.router: LayerRouter | None = None
         self.eps = _eps(original)
         self.param_shape: torch.Size = original.weight.shape  # type: ignore[assignment]
         self.channels_first = _is_channels_first(original)
@@ -47,11 +53,14 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, apply ``weight`` and ``bias``, then the fused activation if the original had one."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        given = self.weight if self.weight is not None else self.bias
+        weight, bias = self.weight, self.bias
+        if self.router is not None:
+            weight, bias = self._routed(wide, self.router)
+        given = weight if weight is not None else bias
         if given is not None and given.ndim > len(self.param_shape):
-            y = self._affine_per_image(self.normalise(wide, None, None))
+            y = self._affine_per_image(self.normalise(wide, None, None), weight, bias)
         else:
-            y = self.normalise(wide, self.weight, self.bias)
+            y = self.normalise(wide, weight, bias)
         y = y.to(x.dtype)
         return y if self.activation is None else self.activation(y)
 
@@ -63,9 +72,33 @@ class Norm(nn.Module):
         """The first of the axes of ``x`` that the original weight runs along."""
         return 1 if self.channels_first else x.ndim - len(self.param_shape)
 
-    def _affine_per_image(self, normalised: Tensor) -> Tensor:
-        weight = None if self.weight is None else self._spread(self.weight, normalised)
-        bias = None if self.bias is None else self._spread(self.bias, normalised)
+    def _routed(self, x: Tensor, router: LayerRouter) -> tuple[Tensor | None, Tensor | None]:
+        """Weight and bias, with what the router adds to them for each image."""
+        added = router(self._image_means(x))
+        if added is None:
+            return self.weight, self.bias
+        kinds = [kind for kind in (self.weight, self.bias) if kind is not None]
+        sizes = [self.param_shape.numel()] * len(kinds)
+        parts = iter(added.view(len(added), -1).split(sizes, dim=1))
+        weight, bias = (
+            None if kind is None else kind + next(parts).view(-1, *self.param_shape)
+            for kind in (self.weight, self.bias)
+        )
+        return weight, bias
+
+    def _image_means(self, x: Tensor) -> Tensor:
+        """The mean of each image's part of the layer's input along the axes that the weight does not have."""
+        if self.image_axis is None:
+            raise RuntimeError("it is not known yet which axis of this norm layer's input holds the images")
+        first = self.feature_axis(x)
+        kept = {self.image_axis, *range(first, first + len(self.param_shape))}
+        rest = [axis for axis in range(x.ndim) if axis not in kept]
+        means = x.mean(rest) if rest else x
+        return means.view(-1, self.rows_per_image, *self.param_shape).mean(1)
+
+    def _affine_per_image(self, normalised: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        weight = None if weight is None else self._spread(weight, normalised)
+        bias = None if bias is None else self._spread(bias, normalised)
         if weight is None:
             return normalised if bias is None else normalised + bias
         return normalised * weight if bias is None else torch.addcmul(bias, normalised, weight)
@@ -229,6 +262,22 @@ def replace_norms(
             if id(child) in by_layer:  # one layer may be registered several times
                 parent._modules[name] = by_layer[id(child)]
     return private, by_name
+
+
+def with_parameters(module: nn.Module, values: Mapping[tuple[str, str], Tensor]) -> nn.Module:
+    """A private copy of ``module``, whose replaced norm layers keep these parameters as buffers.
+
+    Args:
+        module: Its norm layers are replaced.
+        values: By a norm layer's name and ``"weight"`` or ``"bias"``.
+    """
+    private = private_copy(module)
+    for (name, kind), value in values.items():
+        layer = private.get_submodule(name)
+        if kind in vars(layer):  # not yet set: a layer that is registered twice is met once only
+            delattr(layer, kind)
+            layer.register_buffer(kind, value.clone())
+    return private
 
 
 def _eps(layer: Any) -> float:

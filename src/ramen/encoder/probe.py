@@ -178,7 +178,14 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 
 
 def pooled(output: object) -> Tensor:
-    """The image features in an encoder's output: towers like CoCa's return them with the tokens."""
+    """The image features in an encoder's output: towers like CoCa's return them with the tokens.
+
+    Models of transformers return an object: its image embedding if there is one, else what it pooled.
+    """
+    for name in ("image_embeds", "pooler_output"):
+        if isinstance(found := getattr(output, name, None), Tensor):
+            output = found
+            break
     features = output[0] if isinstance(output, tuple | list) and output else output
     if not isinstance(features, Tensor) or features.ndim != 2:
         came = tuple(features.shape) if isinstance(features, Tensor) else type(output).__name__

@@ -1,7 +1,8 @@
-"""The strong augmentation of images in [0, 1] that RoTTA's student is trained on.
+"""The strong augmentation of images in [0, 1] that RoTTA's and CoTTA's students are trained on, and ROID's.
 
 Colours are changed in a random order; a rotation with shift and zoom, a slight blur, a flip and noise follow.
-One draw is used for a whole batch, only the noise differs between its images. The operations are those of
+ROID's has neither blur nor noise. One draw is used for a whole batch, only the noise differs between its
+images. The operations are those of
 torchvision under the same names, for a batch on its own device, and never copy a number to or from it.
 """
 
@@ -79,6 +80,15 @@ def augment(images: Tensor, drawn: Draw) -> Tensor:
     return (images + _NOISE * _normal(images, noise)).clamp(0, 1)
 
 
+def augment_without_noise(images: Tensor, drawn: Draw) -> Tensor:
+    """ROID's form: no blur and no noise, and beyond its edges an image is mirrored; otherwise the same."""
+    images = images.clamp(0, 1)
+    for name in drawn.order:
+        images = CHANGES[name](images, getattr(drawn, name))
+    images = moved(images, drawn.angle, drawn.shift, drawn.scale, mirror=True)
+    return images.flip(-1) if drawn.flip else images
+
+
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
@@ -128,11 +138,20 @@ def hue(images: Tensor, turn: float) -> Tensor:
     return torch.stack(channels, 1)
 
 
-def moved(images: Tensor, angle: float, shift: tuple[int, int], scale: float, margin: int = 0) -> Tensor:
+def moved(
+    images: Tensor,
+    angle: float,
+    shift: tuple[int, int],
+    scale: float,
+    *,
+    margin: int = 0,
+    mirror: bool = False,
+) -> Tensor:
     """Rotate, zoom about the centre, then shift; beyond its edges, an image repeats them.
 
     The result has ``margin`` more pixels on each side. The same as padding with repeated edges, moving with
-    bilinear interpolation and cropping, without the large image in between.
+    bilinear interpolation and cropping, without the large image in between. With ``mirror`` the image is
+    mirrored at the centres of its outer pixels instead, as padding by reflection does.
     """
     height, width = images.shape[2:]
     x, y = (
@@ -141,10 +160,13 @@ def moved(images: Tensor, angle: float, shift: tuple[int, int], scale: float, ma
     )
     y, x = y[:, None], x[None, :]
     cos, sin = math.cos(math.radians(angle)) / scale, math.sin(math.radians(angle)) / scale
-    # Where each pixel of the result comes from; grid_sample counts from -1 to 1 between the outer edges.
-    grid = torch.stack([(cos * x + sin * y) * (2 / width), (cos * y - sin * x) * (2 / height)], -1)
+    # Where each pixel of the result comes from; grid_sample counts from -1 to 1 between the outer edges, or
+    # between the centres of the outer pixels, at which it then mirrors.
+    spans = [max(side - mirror, 1) for side in (width, height)]
+    grid = torch.stack([(cos * x + sin * y) * (2 / spans[0]), (cos * y - sin * x) * (2 / spans[1])], -1)
     grid = grid.expand(len(images), -1, -1, -1)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    padding = "reflection" if mirror else "border"
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=mirror)
 
 
 def blurred(images: Tensor, sigma: float) -> Tensor:

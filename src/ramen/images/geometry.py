@@ -3,6 +3,7 @@
 from PIL import Image, ImageOps
 
 RESIZE_MODES = ("shortest", "longest", "squash")
+CROPS = ("nearest", "floor")
 
 
 def fitted_size(size: tuple[int, int], target: tuple[int, int], resize_mode: str) -> tuple[int, int]:
@@ -19,11 +20,11 @@ def fitted_size(size: tuple[int, int], target: tuple[int, int], resize_mode: str
     return round(width / ratio), round(height / ratio)
 
 
-def centre(image: Image.Image, size: tuple[int, int], fill: int) -> Image.Image:
+def centre(image: Image.Image, size: tuple[int, int], fill: int, crop: str = "nearest") -> Image.Image:
     """The centre of ``image``, padded if it is smaller than the height and width ``size``."""
     height, width = size
-    above, below, top = centring(image.height, height)
-    before, after, left = centring(image.width, width)
+    above, below, top = centring(image.height, height, crop)
+    before, after, left = centring(image.width, width, crop)
     if above or below or before or after:
         bands = len(image.getbands())
         colour = fill if bands == 1 else (fill,) * bands
@@ -31,7 +32,13 @@ def centre(image: Image.Image, size: tuple[int, int], fill: int) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def centring(length: int, target: int) -> tuple[int, int, int]:
-    """Along one axis: pixels to add before and after, and then where the ``target`` central pixels start."""
+def centring(length: int, target: int, crop: str = "nearest") -> tuple[int, int, int]:
+    """Along one axis: pixels to add before and after, and then where the ``target`` central pixels start.
+
+    If an odd number of pixels is to be cut off, ``crop`` says where: ``"nearest"`` rounds half a pixel to an
+    even number, as torchvision does, ``"floor"`` rounds it down, as transformers does.
+    """
     missing = max(0, target - length)
-    return missing // 2, (missing + 1) // 2, round((length + missing - target) / 2)
+    left_over = length + missing - target
+    start = left_over // 2 if crop == "floor" else round(left_over / 2)
+    return missing // 2, (missing + 1) // 2, start

@@ -21,7 +21,7 @@ from torch import Tensor
 from ramen.images import resize
 from ramen.images.decoding import UnreadableImageError
 from ramen.images.filter_weights import Span
-from ramen.images.geometry import RESIZE_MODES, centre, centring, fitted_size
+from ramen.images.geometry import CROPS, RESIZE_MODES, centre, centring, fitted_size
 from ramen.images.image_inputs import (
     MAX_PIXELS,
     ImageInput,
@@ -57,6 +57,10 @@ class Preprocess:
         resize_mode: ``"shortest"`` fits the short side and crops the long one, ``"longest"`` fits the long
             side and pads the short one, ``"squash"`` fits both.
         fill_color: Of the padding.
+        resize_to: With ``"shortest"``, what the short side is resized to before the centre of ``size`` is cut
+            out: models of torchvision and timm see less than the whole short side. ``size`` if not given.
+        crop: Where the centre is if an odd number of pixels is cut off: ``"nearest"`` rounds as torchvision
+            and open_clip do, ``"floor"`` as transformers does.
         device: Where results are, unless a call says otherwise; by default on the device of the images, which
             is the CPU for all but tensors. It is not a setting: objects that differ in it alone are equal.
 
@@ -70,12 +74,19 @@ class Preprocess:
     interpolation: str = "bicubic"
     resize_mode: str = "shortest"
     fill_color: int = 0
+    resize_to: int | None = None
+    crop: str = "nearest"
     device: torch.device | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.choice("interpolation", self.interpolation, resize.FILTERS)
         checks.choice("resize_mode", self.resize_mode, RESIZE_MODES)
         checks.integer("fill_color", self.fill_color, 0, 255)
+        checks.choice("crop", self.crop, CROPS)
+        if self.resize_to is not None:
+            checks.integer("resize_to", self.resize_to, 1)
+            if self.resize_mode != "shortest":
+                raise ValueError(f"resize_to belongs to resize_mode='shortest', got {self.resize_mode!r}")
         object.__setattr__(self, "size", _check_size(self.size))
         if self.device is not None:
             object.__setattr__(self, "device", parse_device(self.device))
@@ -232,7 +243,7 @@ class Preprocess:
         # open_clip resizes first and converts to RGB afterwards; for palette images the order matters
         resized = image.resize((plan.columns.new, plan.rows.new), resize.FILTERS[self._filter()])
         if self.resize_mode != "squash":
-            resized = centre(resized, self.size, self.fill_color)
+            resized = centre(resized, self.size, self.fill_color, self.crop)
         if resized.mode == "RGB":
             return resized
         with no_pillow_warnings():
@@ -242,7 +253,7 @@ class Preprocess:
         """How images of that height and width are resized, and what is left of them after cropping."""
         width, height = self._target((size[1], size[0]), name)
         rows, columns = (
-            Span(old, new, start := centring(new, target)[2], start + min(new, target))
+            Span(old, new, start := centring(new, target, self.crop)[2], start + min(new, target))
             for old, new, target in zip(size, (height, width), self.size, strict=True)
         )
         return resize.Plan(rows, columns, self._filter())
@@ -258,7 +269,8 @@ class Preprocess:
 
     def _filter(self) -> str:
         # on purpose: for a target that is not square, open_clip ignores the chosen filter
-        if self.resize_mode == "shortest" and self.size[0] != self.size[1]:
+        not_square = self.size[0] != self.size[1] and self.resize_to is None
+        if self.resize_mode == "shortest" and not_square:
             return "bicubic"
         return self.interpolation
 
@@ -266,7 +278,8 @@ class Preprocess:
         """Width and height to resize to, before cropping or padding; raises if these are enormous."""
         if min(size) < 1:
             raise UnreadableImageError(f"images: {name} has no pixels ({size[0]} x {size[1]})")
-        width, height = fitted_size(size, self.size, self.resize_mode)
+        target = self.size if self.resize_to is None else (self.resize_to, self.resize_to)
+        width, height = fitted_size(size, target, self.resize_mode)
         if min(width, height) < 1 or max(width, height) > MAX_PIXELS:
             raise UnreadableImageError(
                 f"images: {name} of {size[0]} x {size[1]} pixels is too elongated for "

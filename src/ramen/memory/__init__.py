@@ -3,6 +3,7 @@
 from ramen.memory.class_means import ClassMeans
 from ramen.memory.image_memory import ImageMemory
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
+from ramen.memory.most_confident import MostConfident
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.reservoir import Reservoir
 from ramen.memory.retrieval import Memory
@@ -18,6 +19,7 @@ __all__ = [
     "LowestEntropyMemory",
     "Memory",
     "MemoryPlan",
+    "MostConfident",
     "Reservoir",
     "StreamMemory",
     "TimelyBalanced",

@@ -151,6 +151,16 @@ class Method(DeclaredState, ABC):
             return rows
         return self.peers.gather(rows, self.peers.sizes, "gathering what the images have shown")
 
+    def whole_with_gradients(self, rows: Tensor) -> Tensor:
+        """The same as ``whole``, with gradients to the rows of this process.
+
+        If every process differentiates a loss of the global batch, the sum of their gradients is its own.
+        """
+        if self.peers is None:
+            return rows
+        every, own = self.whole(rows.detach()), self.peers.own
+        return torch.cat([every[: own.start], rows, every[own.stop :]])
+
     def summed(self, tensor: Tensor) -> Tensor:
         """The sum over the processes of a group, with the same bits in each of them."""
         return tensor if self.peers is None else self.peers.total(tensor, "adding up")

@@ -58,7 +58,7 @@ class Contrastive(Method):
             steps = self._take_steps(*refuse_overflowing(clf, images, usable))
         statistics = of_batch(self.statistics, steps.usable)
         embeddings = clf.encode(steps.images, steps.affine, statistics=statistics)
-        logits = clf.logit_scale * embeddings @ self.texts.T
+        logits = clf.logits(embeddings, self.texts)
         zero_shot = clf.logits(first.pretrained) if self.statistics == "source" else None
         return Answer(logits, zero_shot, steps.usable)
 

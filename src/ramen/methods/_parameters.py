@@ -1,9 +1,11 @@
 """The parameters that a method runs with, and why those that were not given have their values."""
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 AUTO = "auto"  # given for a parameter that the method chooses itself
+_Value = TypeVar("_Value")
 
 
 class Parameters(Mapping[str, Any]):
@@ -34,3 +36,13 @@ class Parameters(Mapping[str, Any]):
             return f"{name}={value!r}{reason}"
 
         return "\n".join(line(name, value) for name, value in self.items())
+
+
+def published(by_classes: Mapping[int, _Value], classes: int) -> tuple[_Value, str]:
+    """Of values that were published for numbers of classes, that for the nearest one, and why.
+
+    >>> published({10: 0.9, 1000: 0.1}, classes=37)
+    (0.9, 'the published one for about 10 classes')
+    """
+    nearest = min(by_classes, key=lambda known: abs(math.log(classes / known)))
+    return by_classes[nearest], f"the published one for about {nearest:,} classes"

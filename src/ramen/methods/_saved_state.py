@@ -112,6 +112,8 @@ def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
         )
     if not math.isclose(theirs["logit_scale"], ours["logit_scale"], rel_tol=1e-5):
         found.append(f"logit_scale is {theirs['logit_scale']} there and {ours['logit_scale']} here")
+    if theirs.get("class_lengths") != ours.get("class_lengths"):
+        found.append("the lengths of the class vectors are others there than here")
     return found
 
 

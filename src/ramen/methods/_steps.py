@@ -220,8 +220,12 @@ def joint_gradient(
     affine: Tensor,
     loss: Callable[[Tensor], Tensor],
     statistics: Statistics | None = None,
+    *,
+    normalize: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """One forward and one backward pass for a ``loss`` of embeddings in which the images of a batch meet.
+
+    Embeddings have unit length, unless ``normalize`` is False.
 
     Returns:
         The embeddings and the gradient ``(G,)``. One image that overflows spoils the gradient, also if the
@@ -229,7 +233,7 @@ def joint_gradient(
     """
     with torch.enable_grad():
         affine = affine.detach().requires_grad_()
-        embeddings = classifier.encode(images, affine, statistics=statistics)
+        embeddings = classifier.encode(images, affine, statistics=statistics, normalize=normalize)
         gradient = classifier.gradient(loss(embeddings), affine)
     return embeddings.detach(), gradient
 
@@ -242,6 +246,7 @@ def loss_gradient(
     loss: Callable[[Tensor, Tensor], Tensor],
     *,
     statistics: str = "source",
+    normalize: bool = True,
     peers: Peers | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One forward and one backward pass of a batch that shares its norm parameters, for any loss.
@@ -256,6 +261,7 @@ def loss_gradient(
             part of a sum over all processes.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images.
+        normalize: If False, embeddings have the length that the encoder gives them.
         peers: The processes of a group; only this one if not given.
 
     Returns:
@@ -264,7 +270,12 @@ def loss_gradient(
 
     def passes() -> tuple[Tensor, Tensor]:
         embeddings, gradient = joint_gradient(
-            classifier, images, affine, lambda found: loss(found, usable), of_batch(statistics, usable)
+            classifier,
+            images,
+            affine,
+            lambda found: loss(found, usable),
+            of_batch(statistics, usable),
+            normalize=normalize,
         )
         return embeddings, gradient if peers is None else peers.total(gradient, "adding up gradients")
 

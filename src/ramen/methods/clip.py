@@ -58,7 +58,7 @@ class Clip(EmbeddingMethod):
 
     def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
         """Compare with the single template's embeddings."""
-        logits = self.classifier.logit_scale * embeddings @ self._embeddings.T
+        logits = self.classifier.logits(embeddings, self._embeddings)
         return Answer(logits, self.classifier.logits(embeddings), usable)
 
 

@@ -19,7 +19,7 @@ from ramen.methods._info import MethodInfo
 from ramen.methods._notes import OPINION_ENTROPY
 from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
 from ramen.methods._opinion_entropy import LOSSES
-from ramen.methods._parameters import AUTO
+from ramen.methods._parameters import AUTO, published
 from ramen.methods._registry import register
 from ramen.methods._steps import loss_gradient
 from ramen.models.classifier import ZeroShotClassifier
@@ -121,9 +121,7 @@ class Eata(Method):
         self.margin = checks.number("margin", margin, 0)
         classes = classifier.num_classes
         if redundancy == AUTO:
-            nearest = min(_REDUNDANCY, key=lambda known: abs(math.log(classes / known)))
-            redundancy = _REDUNDANCY[nearest]
-            self.chosen["redundancy"] = f"the published one for about {nearest:,} classes"
+            redundancy, self.chosen["redundancy"] = published(_REDUNDANCY, classes)
         self.redundancy = checks.number("redundancy", redundancy, 0)
         self.fisher = checks.number("fisher", fisher, 0)
         self.reset_every = checks.integer("reset_every", reset_every, 0)

@@ -128,7 +128,7 @@ class Mint(Method):
         valid = usable & embeddings.isfinite().all(1)
         after = ClassMeans(self.after_sums, self.after_counts)
         after = self._including(after, embeddings, clf.logits(embeddings).argmax(1), valid)
-        logits = clf.logit_scale * embeddings @ self._class_embeddings(after).T
+        logits = clf.logits(embeddings, self._class_embeddings(after))
 
         self.before_sums, self.before_counts = before.sums, before.counts
         self.after_sums, self.after_counts = after.sums, after.counts

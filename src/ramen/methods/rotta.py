@@ -18,10 +18,11 @@ from ramen.memory.timely_balanced import TimelyBalanced
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
+from ramen.methods._normalised_pixels import NormalisedPixels
 from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
 from ramen.methods._registry import register
 from ramen.methods._steps import refuse_overflowing
-from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
 
@@ -127,7 +128,8 @@ class Rotta(Method):
         self.alpha = checks.number("alpha", alpha, 0)
         if self.alpha > 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
-        self.mean, self.std = _pixel_statistics(classifier, mean, std)
+        self._normalised = NormalisedPixels(self.info.name, classifier, mean, std)
+        self.mean, self.std = self._normalised.mean, self._normalised.std
         encoder = classifier.encoder
         self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
         self.momentum = checks.number("momentum", momentum, 0)
@@ -209,10 +211,8 @@ class Rotta(Method):
         return self.averaged(gradient), dict(zip(self._stored, averaged, strict=True))
 
     def _augmented(self, images: Tensor) -> Tensor:
-        wide = images.to(torch.promote_types(images.dtype, torch.float32))
-        mean, std = (wide.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         drawn = draw((images.shape[2], images.shape[3]), self.generator(place=int(self.arrived)))
-        return (augment(wide * std + mean, drawn) - mean) / std
+        return self._normalised.changed(images, lambda pixels: augment(pixels, drawn))
 
     def check_content(self, content: Mapping[str, Tensor]) -> None:
         """Raise ValueError if the memory holds more images than were offered, or a variance is negative."""
@@ -257,20 +257,3 @@ def _lesson(
 
 def _finite(tensors: dict[str, Tensor]) -> bool:
     return all(tensor.isfinite().all() for tensor in tensors.values())
-
-
-def _pixel_statistics(
-    classifier: ZeroShotClassifier, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if (mean is None) != (std is None):
-        raise ValueError(f"mean and std must be given together, got mean={mean!r} and std={std!r}")
-    if mean is not None and std is not None:
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise ValueError(f"mean and std must be three numbers, std above 0, got {mean!r}, {std!r}")
-        return tuple(map(float, mean)), tuple(map(float, std))
-    if classifier.pixel_statistics is None:
-        raise MissingPartError(
-            "method 'rotta' augments images in [0, 1] and must know how they were normalised: give the "
-            "ZeroShotClassifier its preprocess=ramen.Preprocess(...), or give mean=... and std=... here"
-        )
-    return classifier.pixel_statistics

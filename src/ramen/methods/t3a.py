@@ -90,7 +90,7 @@ class T3A(EmbeddingMethod):
         zero_shot = clf.logits(embeddings)
         embeddings, usable = without_refused(embeddings, usable)
         self.supports.insert(Arrivals(zero_shot.argmax(1), entropy(zero_shot), embeddings, usable))
-        return Answer(clf.logit_scale * embeddings @ self._class_vectors().T, zero_shot, usable)
+        return Answer(clf.logits(embeddings, self._class_vectors()), zero_shot, usable)
 
     def _class_vectors(self) -> Tensor:
         """The unit mean of each class's supports ``(C, d)``."""

@@ -13,8 +13,9 @@ from ramen.methods._base import check_classifier
 from ramen.methods._contrastive import Contrastive, Steps
 from ramen.methods._info import MethodInfo
 from ramen.methods._registry import register
+from ramen.methods._template_embeddings import template_embeddings
 from ramen.models import prompts
-from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 
 
@@ -78,7 +79,7 @@ class Watt(Contrastive):
         seed: int = 0,
     ) -> None:
         self.templates = None if templates is None else prompts.check_templates(templates)
-        embeddings = _template_embeddings(check_classifier(classifier), self.templates)
+        embeddings = template_embeddings(self.info.name, check_classifier(classifier), self.templates)
         super().__init__(
             classifier,
             prompts.average_templates(embeddings),
@@ -111,17 +112,3 @@ class Watt(Contrastive):
 def _text_of_class(texts: Tensor, embeddings: Tensor) -> Tensor:
     """The text embedding of each image's predicted class."""
     return texts[(embeddings @ texts.T).argmax(1)]
-
-
-def _template_embeddings(classifier: ZeroShotClassifier, templates: tuple[str, ...] | None) -> Tensor:
-    if templates is None:
-        found, wanted = classifier.template_embeddings, "every template"
-    else:
-        found, wanted = classifier.embed_templates(templates), f"templates {', '.join(map(repr, templates))}"
-    if found is None:
-        raise MissingPartError(
-            f"method 'watt' needs the embeddings of {wanted}: give the ZeroShotClassifier (C, templates, d) "
-            "embeddings (with templates=... if they are to be found by name), or a text encoder "
-            "(encode_text=...) and the method templates=..."
-        )
-    return found

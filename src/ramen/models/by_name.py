@@ -16,6 +16,8 @@ FORMS = {
     "ARCH/FILE": "an open_clip architecture and a checkpoint file",
     "hf-hub:NAME": "a model on the Hugging Face hub in open_clip's format",
     "local-dir:FOLDER": "a folder with a model in that format",
+    "transformers:NAME": "a model of transformers with a text tower: on the Hugging Face hub, or a folder",
+    "timm:NAME": "a network of timm with its own head, for its own classes; timm:NAME/FILE with your weights",
     "stored:FOLDER": "a folder with an image tower and text embeddings",
     "random:ARCH": "random weights, the same each time: to try everything without downloads",
 }
@@ -36,6 +38,12 @@ def load_model(
     if kind == "stored" and colon:
         folder = Path(rest).expanduser()
         return load_stored(folder, classes, templates, device, dtype, allow_same_names=allow_same_names)
+    if kind == "transformers" and rest:
+        return ZeroShotClassifier.from_transformers(
+            rest, classes, None, templates, device, dtype, allow_same_names=allow_same_names
+        )
+    if kind == "timm" and rest:
+        return load_network(name, classes, device, dtype, allow_same_names=allow_same_names)
     architecture, pretrained = _parts(name)
     with torch.random.fork_rng(devices=[]):  # open_clip draws random weights before it loads others
         torch.manual_seed(_SEED)
@@ -48,6 +56,26 @@ def load_model(
             dtype,
             allow_same_names=allow_same_names,
         )
+
+
+def load_network(
+    name: str,
+    classes: Sequence[str] | None,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype = "float32",
+    *,
+    allow_same_names: bool = False,
+) -> ZeroShotClassifier:
+    """Load ``timm:NAME`` or ``timm:NAME/FILE`` with its own head; ``classes`` only names its classes."""
+    tag, _, file = name.removeprefix("timm:").partition("/")
+    return ZeroShotClassifier.from_timm(
+        tag,
+        classes=classes,
+        pretrained=Path(file).expanduser() if file else True,
+        device=device,
+        dtype=dtype,
+        allow_same_names=allow_same_names,
+    )
 
 
 def _parts(name: str) -> tuple[str, str | None]:

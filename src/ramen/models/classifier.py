@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import os
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,30 +10,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.affine_encoder import AffineEncoder, Router
 from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.encoder.module_facts import check_fused
 from ramen.images.preprocess import Preprocess
 from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts
-from ramen.models.open_clip import TextEncoder, load_open_clip, load_tokenizer, text_encoder
+from ramen.models.constructors import Constructors
+from ramen.models.open_clip import TextEncoder
 from ramen.models.pixel_range import PixelRangeCheck
 from ramen.utils.checks import number
-from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
+
+_SHORTEST = 1e-12  # what a row of zeros, in place of an embedding that is not finite, is divided by
 
 
 class MissingPartError(ValueError):
     """A classifier lacks what a method needs: a text encoder, the embeddings of a template."""
 
 
-class ZeroShotClassifier:
+class ZeroShotClassifier(Constructors):
     """Image encoder, class embeddings, logit scale and preprocessing; it never changes.
 
     Args:
         encoder: Any image encoder with norm layers, ``(B, 3, H, W)`` to ``(B, d)``; or an ``AffineEncoder``.
         class_embeddings: ``(C, d)``, or ``(C, templates, d)`` for methods that want each template.
-        logit_scale: Logits are this times the cosine similarity.
+        logit_scale: Logits are this times the cosine similarity, plus ``logit_bias``.
         classes: Names; "0", "1", ... if not given.
         templates: The templates behind ``class_embeddings``, a name or the strings, where it is known.
         preprocess: What ``clf.preprocess`` does.
@@ -45,6 +47,9 @@ class ZeroShotClassifier:
             the encoder's own forward pass and autograd.
         allow_same_names: Accept classes of the same name, which no prompt can distinguish. The usual names
             of ImageNet's classes contain two names twice.
+        logit_bias: The same for all classes, as SigLIP has it: it changes no probability among the classes.
+        class_lengths: For a network whose logits are products, not cosines: the length of each class's
+            vector ``(C,)``. Features then end with a constant 1, as ``from_classifier`` arranges.
 
     Attributes:
         class_embeddings: One unit vector per class, ``(C, d)``.
@@ -67,9 +72,12 @@ class ZeroShotClassifier:
         dtype: str | torch.dtype | None = None,
         fused: bool | str = "auto",
         allow_same_names: bool = False,
+        logit_bias: float = 0.0,
+        class_lengths: Tensor | None = None,
     ) -> None:
         self.fused = check_fused(fused)
         self.logit_scale = number("logit_scale", logit_scale, 0, exclusive=True)
+        self.logit_bias = number("logit_bias", logit_bias, -math.inf)
         _check_embeddings(class_embeddings)
         count = len(class_embeddings)
         names = tuple(map(str, range(count))) if classes is None else classes
@@ -96,6 +104,10 @@ class ZeroShotClassifier:
         )
         if (self.class_embeddings.norm(dim=-1) < 0.5).any():
             raise ValueError("class_embeddings: the templates of a class must not cancel each other")
+        self.class_lengths = None
+        if class_lengths is not None:
+            _check_lengths(class_lengths, class_embeddings)
+            self.class_lengths = class_lengths.detach().to(self.class_embeddings)
         self._check_width()
         self._fingerprint: dict[str, Any] | None = None
         self._encoder_hash: str | None = None
@@ -127,6 +139,7 @@ class ZeroShotClassifier:
             preprocess=self._preprocess,
             encode_text=self.encode_text,
             fused=self.fused,
+            logit_bias=self.logit_bias,
         )
         other._encoder_hash = self._hash_of_encoder()
         return other
@@ -190,6 +203,8 @@ class ZeroShotClassifier:
                 "encoder": self._hash_of_encoder(),
                 "logit_scale": self.logit_scale,
             }
+            if self.class_lengths is not None:
+                self._fingerprint["class_lengths"] = _hash({"": self.class_lengths})
         return self._fingerprint
 
     def _hash_of_encoder(self) -> str:
@@ -223,16 +238,38 @@ class ZeroShotClassifier:
         return images
 
     def encode(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+        self,
+        images: Tensor,
+        affine: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+        normalize: bool = True,
+        router: Router | None = None,
     ) -> Tensor:
-        """Unit embeddings ``(B, d)`` with the given norm parameters and statistics; see ``AffineEncoder``."""
-        embeddings = self.encoder(images, affine, statistics=statistics)
-        self._check_width()
-        return embeddings
+        """Embeddings ``(B, d)`` with the given norm parameters, statistics, router; see ``AffineEncoder``.
 
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """Logits ``(B, C)`` of unit embeddings."""
-        return self.logit_scale * embeddings @ self.class_embeddings.T
+        They have unit length, or if ``normalize`` is False the length that the encoder gives them.
+        """
+        embeddings = self.encoder(images, affine, statistics=statistics, normalize=normalize, router=router)
+        self._check_width()
+        return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+
+    def logits(self, embeddings: Tensor, class_embeddings: Tensor | None = None) -> Tensor:
+        """Logits ``(B, C)`` of unit embeddings.
+
+        Args:
+            embeddings: As ``encode`` returns them; rows of zeros have logits of zero, plus the bias.
+            class_embeddings: Other unit vectors to compare with, one per class; the classifier's own if not
+                given.
+        """
+        vectors = self.class_embeddings if class_embeddings is None else class_embeddings
+        if self.class_lengths is None:
+            logits = self.logit_scale * embeddings @ vectors.T
+        else:
+            # The features ended with a 1 before they were divided by their length.
+            lengths = embeddings[:, -1:].clamp_min(_SHORTEST).reciprocal()
+            logits = lengths * (embeddings @ vectors.T) * self.class_lengths
+        return logits + self.logit_bias if self.logit_bias else logits
 
     def embed_templates(self, templates: Sequence[str]) -> Tensor | None:
         """Unit embeddings ``(C, templates, d)`` of the classes in these templates, known or computed.
@@ -261,72 +298,6 @@ class ZeroShotClassifier:
                 f"class_embeddings must have the encoder's width {expected}, got {width} "
                 f"(shape {tuple(self.class_embeddings.shape)})"
             )
-
-    # -- open_clip ----------------------------------------------------------------------------------
-
-    @classmethod
-    @plain_numerics()
-    def from_open_clip(
-        cls,
-        model: str,
-        pretrained: str | os.PathLike[str] | None,
-        classes: Sequence[str],
-        templates: str | Sequence[str] = prompts.ENSEMBLE,
-        device: str | torch.device = "cpu",
-        dtype: str | torch.dtype = "float32",
-        *,
-        logit_scale: float | None = None,
-        preprocess: Preprocess | None = None,
-        quick_gelu: bool | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        fused: bool | str = "auto",
-        allow_same_names: bool = False,
-    ) -> "ZeroShotClassifier":
-        """Load a model of open_clip and embed the classes with its text tower.
-
-        Args:
-            model: An architecture name of open_clip, ``hf-hub:...`` or ``local-dir:...``.
-            pretrained: A tag of open_clip, a checkpoint file, or None for random weights.
-            classes: Class names.
-            templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
-            device: Where to compute.
-            dtype: Type of the image encoder's weights, norm layers excepted; the text tower stays in fp32.
-            logit_scale: The model's own if not given.
-            preprocess: The model's own if not given. A tag of open_clip knows it; for a checkpoint file of a
-                model that was trained otherwise (SigLIP, for one) it must be said.
-            quick_gelu: Whether the model was trained with that activation; likewise known for tags.
-            cache_dir: Where open_clip keeps what it downloads.
-            fused: As in ``ZeroShotClassifier``.
-            allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
-                distinguish: it reads so many tokens and no more.
-        """
-        fused = check_fused(fused)
-        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
-        templates = prompts.check_templates(templates)
-        device, dtype = parse_device(device), parse_dtype(dtype)
-        clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
-        image_tower = clip.visual
-        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fused=fused)
-        if preprocess is None:
-            preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
-        if logit_scale is None:
-            logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
-        clip.visual = None  # the rest of the model is the text tower
-        tokenizer = load_tokenizer(model, cache_dir)
-        if not allow_same_names:
-            prompts.check_distinct_prompts(tokenizer, names, templates)
-        encode_text = text_encoder(clip.to(device), tokenizer)
-        return cls(
-            encoder,
-            prompts.embed_classes(encode_text, names, templates),
-            logit_scale,
-            classes=names,
-            templates=templates,
-            preprocess=preprocess,
-            encode_text=encode_text,
-            fused=fused,
-            allow_same_names=allow_same_names,
-        )
 
 
 def _wrap(
@@ -362,6 +333,15 @@ def _check_embeddings(embeddings: object) -> None:
         raise ValueError(
             f"class_embeddings must be finite and not zero, got a vector at {first} that is not so"
         )
+
+
+def _check_lengths(lengths: Tensor, embeddings: Tensor) -> None:
+    expected = f"{len(embeddings)} positive numbers, one for each row of class_embeddings"
+    if not isinstance(lengths, Tensor) or lengths.shape != embeddings.shape[:1]:
+        came = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ValueError(f"class_lengths must be {expected}, got {came}")
+    if not (lengths.isfinite() & (lengths > 0)).all():
+        raise ValueError(f"class_lengths must be {expected}, got some that are not so")
 
 
 def _hash(tensors: dict[str, Tensor]) -> str:

@@ -62,6 +62,62 @@ def check_downloads(model: str, tag: Mapping[str, Any], cache_dir: str | os.Path
         )
 
 
+def check_hub_repository(name: str, cache_dir: str | os.PathLike[str] | None) -> None:
+    """Raise ConnectionError if a model of transformers, not all of it in the cache, cannot be downloaded.
+
+    Args:
+        name: Of a repository on the Hugging Face hub.
+        cache_dir: Where downloads are kept; the default folder if None.
+    """
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        address = hf_hub_url(name, "config.json")
+    except HFValidationError:
+        raise ValueError(f"name_or_model: {name!r} is neither a folder nor a name on the Hub") from None
+    if name.count("/") != 1:
+        raise ValueError(f"name_or_model: {name!r} is neither a folder nor a name on the Hub, OWNER/MODEL")
+    cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir)
+    if constants.HF_HUB_OFFLINE:
+        reason: str | None = "HF_HUB_OFFLINE is set: it is not downloaded"
+    else:
+        why = _why_unreachable(Download("the model", address, cache, hub=True))
+        reason = None if why is None else f"{address} cannot be reached: {why}"
+    if reason is not None:
+        raise ConnectionError(
+            f"the model {name} is not, or not as a whole, in the cache {cache}, and {reason}. Load it once "
+            "with a network and copy the cache here (cache_dir= or HF_HOME says where it is), or give a "
+            "folder that save_pretrained wrote"
+        )
+
+
+def find_hub_file(repository: str, names: tuple[str, ...], cache_dir: str | os.PathLike[str] | None) -> Path:
+    """The first of these files of a repository that is in the cache, or else on the hub: downloaded.
+
+    Args:
+        repository: Its name on the Hugging Face hub; a revision may follow after ``@``.
+        names: Alternatives, the best first.
+        cache_dir: Where downloads are kept; the default folder if None.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
+
+    repository, _, revision = repository.partition("@")
+    cache = None if cache_dir is None else os.fspath(cache_dir)
+    for name in names:
+        found = try_to_load_from_cache(repository, name, cache_dir=cache, revision=revision or None)
+        if isinstance(found, str):
+            return Path(found)
+    check_hub_repository(repository, cache_dir)
+    for name in names:
+        try:
+            return Path(hf_hub_download(repository, name, cache_dir=cache, revision=revision or None))
+        except EntryNotFoundError:
+            continue
+    raise ValueError(f"{repository} on the Hub has none of {', '.join(names)}")
+
+
 def _missing(model: str, tag: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> list[Download]:
     """What is not in the caches: the weights, and the tokenizer if it is not one of open_clip's own."""
     import open_clip

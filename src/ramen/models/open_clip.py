@@ -1,7 +1,6 @@
 """Models and tokenizers of open_clip, with errors that say which argument is wrong."""
 
 import os
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ramen.models.checkpoint_files import is_torchscript, read_torchscript, uses_quick_gelu
 from ramen.models.context_prompts import ContextPrompts, OpenClipPrompts, tower_with_tokens
 from ramen.models.downloads_needed import check_downloads
 from ramen.utils.checks import nearest
 
 TextEncoder = Callable[[list[str]], Tensor]
 Tokenizer = Callable[[list[str]], Tensor]
+
+# Numbers that OpenAI's archives hold beside the weights, and a mask that open_clip makes itself.
+_NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
 
 
 def load_open_clip(
@@ -28,14 +31,11 @@ def load_open_clip(
     import open_clip
 
     weights, tag = _check_names(model, pretrained)
+    if weights is not None and not tag and is_torchscript(Path(weights)):
+        return _from_torchscript(model, Path(weights), quick_gelu)
     if quick_gelu is None:
         # OpenAI's models were trained with another GELU than open_clip's architecture of that name uses.
         quick_gelu = bool(tag.get("quick_gelu", False))
-    if weights is not None and not tag and _is_torchscript(weights):
-        raise ValueError(
-            f"pretrained: {weights!r} is a TorchScript archive, the format in which OpenAI distributes "
-            "its models: use the tag 'openai', or save its state_dict() as safetensors"
-        )
     check_downloads(model, tag, cache_dir)
     try:
         return open_clip.create_model(
@@ -86,11 +86,24 @@ def _names_its_weights(model: str) -> bool:
     return model.startswith(("hf-hub:", "local-dir:"))
 
 
-def _is_torchscript(path: str) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+def _from_torchscript(model: str, path: Path, quick_gelu: bool | None) -> Any:
+    """A model with the weights of a TorchScript archive, OpenAI's format, whose program is not executed."""
+    import open_clip
+
+    gelu = uses_quick_gelu(path) if quick_gelu is None else quick_gelu
+    weights = {
+        name: value.float() for name, value in read_torchscript(path).items() if name not in _NOT_WEIGHTS
+    }
+    clip = open_clip.create_model(model, pretrained=None, force_quick_gelu=gelu)
+    own = clip.state_dict()
+    missing, other = own.keys() - weights.keys(), weights.keys() - own.keys()
+    wrong = sorted(name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape)
+    if missing or other or wrong:
+        parts = {"it lacks": missing, "it has besides": other, "of another shape:": wrong}
+        listed = "; ".join(f"{what} {', '.join(sorted(names)[:3])}" for what, names in parts.items() if names)
+        raise ValueError(f"pretrained: '{path}' cannot be loaded as {model} ({listed})")
+    clip.load_state_dict(weights)
+    return clip.eval()
 
 
 def load_tokenizer(model: str, cache_dir: str | os.PathLike[str] | None = None) -> Tokenizer:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ramen.encoder.affine_encoder import Router
 from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.methods._answers import Prediction
 from ramen.methods._base import Method
@@ -50,11 +51,17 @@ class CountingClassifier(ZeroShotClassifier):
         self.backwards: list[int] = []
 
     def encode(
-        self, images: Tensor, affine: Tensor | None = None, *, statistics: Statistics | None = None
+        self,
+        images: Tensor,
+        affine: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+        normalize: bool = True,
+        router: Router | None = None,
     ) -> Tensor:
         """Encode, and note it."""
         self.forwards.append(len(images))
-        return super().encode(images, affine, statistics=statistics)
+        return super().encode(images, affine, statistics=statistics, normalize=normalize, router=router)
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient, noted as a pass back through the last forward pass."""

@@ -25,6 +25,12 @@ OWN = sorted(
         "clipartt",
         "mint",
         "ramen",
+        "roid",
+        "cotta",
+        "batclip",
+        "cliptta",
+        "clipot",
+        "moetta",
     ]
 )
 

@@ -1,0 +1,311 @@
+"""Ways to make a ``ZeroShotClassifier``, from the models of other libraries."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.module_facts import check_fused
+from ramen.images.preprocess import Preprocess
+from ramen.models import prompts
+from ramen.models.network_head import take_head
+from ramen.models.network_preprocess import as_preprocess, known_preprocess
+from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
+from ramen.models.prototypes import class_means
+from ramen.models.timm import load_timm
+from ramen.models.transformers import load_transformers
+from ramen.utils.devices import parse_device, parse_dtype
+from ramen.utils.numerics import plain_numerics
+
+
+class Constructors:
+    """The class methods of ``ZeroShotClassifier`` that load models."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+    @classmethod
+    @plain_numerics()
+    def from_open_clip(
+        cls,
+        model: str,
+        pretrained: str | os.PathLike[str] | None,
+        classes: Sequence[str],
+        templates: str | Sequence[str] = prompts.ENSEMBLE,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype = "float32",
+        *,
+        logit_scale: float | None = None,
+        preprocess: Preprocess | None = None,
+        quick_gelu: bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        fused: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> Self:
+        """Load a model of open_clip and embed the classes with its text tower.
+
+        Args:
+            model: An architecture name of open_clip, ``hf-hub:...`` or ``local-dir:...``.
+            pretrained: A tag of open_clip, a checkpoint file, or None for random weights.
+            classes: Class names.
+            templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
+            device: Where to compute.
+            dtype: Type of the image encoder's weights, norm layers excepted; the text tower stays in fp32.
+            logit_scale: The model's own if not given.
+            preprocess: The model's own if not given. A tag of open_clip knows it; for a checkpoint file of a
+                model that was trained otherwise (SigLIP, for one) it must be said.
+            quick_gelu: Whether the model was trained with that activation; likewise known for tags.
+            cache_dir: Where open_clip keeps what it downloads.
+            fused: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
+                distinguish: it reads so many tokens and no more.
+        """
+        fused = check_fused(fused)
+        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
+        templates = prompts.check_templates(templates)
+        device, dtype = parse_device(device), parse_dtype(dtype)
+        clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
+        image_tower = clip.visual
+        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fused=fused)
+        if preprocess is None:
+            preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
+        if logit_scale is None:
+            logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
+        bias = getattr(clip, "logit_bias", None)
+        clip.visual = None  # the rest of the model is the text tower
+        tokenizer = load_tokenizer(model, cache_dir)
+        if not allow_same_names:
+            prompts.check_distinct_prompts(tokenizer, names, templates)
+        encode_text = text_encoder(clip.to(device), tokenizer)
+        return cls(
+            encoder,
+            prompts.embed_classes(encode_text, names, templates),
+            logit_scale,
+            classes=names,
+            templates=templates,
+            preprocess=preprocess,
+            encode_text=encode_text,
+            fused=fused,
+            allow_same_names=allow_same_names,
+            logit_bias=0.0 if bias is None else bias.item(),
+        )
+
+    @classmethod
+    @plain_numerics()
+    def from_transformers(
+        cls,
+        name_or_model: Any,
+        classes: Sequence[str],
+        processor: Any = None,
+        templates: str | Sequence[str] = prompts.ENSEMBLE,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype = "float32",
+        *,
+        logit_scale: float | None = None,
+        preprocess: Preprocess | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        fused: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> Self:
+        """Load a model of transformers and embed the classes with its text tower.
+
+        CLIP, MetaCLIP, SigLIP, SigLIP 2 of fixed resolution, AltCLIP, ChineseCLIP: whatever ``AutoModel`` and
+        ``AutoProcessor`` load that has ``get_image_features`` and ``get_text_features``.
+
+        Args:
+            name_or_model: A name on the Hugging Face hub, a folder, or a loaded model, which is not changed.
+                A model in the hub's cache is used as it is there, without asking the hub.
+            classes: Class names.
+            processor: Of a loaded model, which has none of its own; a name brings its own.
+            templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
+            device: Where to compute.
+            dtype: Type of the image encoder's weights, norm layers excepted; the text tower is in fp32.
+            logit_scale: The model's own if not given.
+            preprocess: The processor's own if not given: bit for bit what its Pillow version does to RGB
+                images. Processors that use torchvision round differently in resizing.
+            cache_dir: Where huggingface_hub keeps what it downloads.
+            fused: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
+                distinguish.
+        """
+        fused = check_fused(fused)
+        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
+        templates = prompts.check_templates(templates)
+        device, dtype = parse_device(device), parse_dtype(dtype)
+        loaded = load_transformers(name_or_model, processor, cache_dir, preprocess, device)
+        if not allow_same_names:
+            prompts.check_distinct_prompts(loaded.tokenize, names, templates)
+        return cls(
+            AffineEncoder(loaded.image_tower, device=device, dtype=dtype, fused=fused),
+            prompts.embed_classes(loaded.encode_text, names, templates),
+            loaded.logit_scale if logit_scale is None else logit_scale,
+            classes=names,
+            templates=templates,
+            preprocess=loaded.preprocess,
+            encode_text=loaded.encode_text,
+            fused=fused,
+            allow_same_names=allow_same_names,
+            logit_bias=loaded.logit_bias,
+        )
+
+    @classmethod
+    @plain_numerics()
+    def from_classifier(
+        cls,
+        model: Any,
+        classes: Sequence[str] | None = None,
+        *,
+        preprocess: Any = None,
+        image_size: int | tuple[int, int] | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        logit_scale: float | None = None,
+        fused: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> Self:
+        """Take an ordinary classification network, whose last linear layer becomes the class embeddings.
+
+        Logits are the network's own, with all lengths and biases (``ramen.models.network_head``). The
+        embedding that methods compare images by is the input of the last layer with a 1 behind it, of unit
+        length.
+
+        Args:
+            model: A network of torchvision, timm, transformers or your own, with norm layers, that maps
+                images to logits ``(B, C)`` and ends with a linear layer. It is not changed.
+            classes: Class names, in the order of the logits; the model's own, or "0", "1", ..., if not given.
+            preprocess: A ``ramen.Preprocess``, the ``transforms()`` of torchvision's weights or an image
+                processor of transformers; networks of timm know theirs.
+            image_size: Height and width of the images, or one number, if there is no preprocessing.
+            device: Where to compute; the network's own device if not given.
+            dtype: Type of its weights, norm layers excepted; its own if not given.
+            logit_scale: For methods that multiply cosines by it (DMN, OGA, OnZeta, StatA), which the network
+                does not do: its lengths of class vectors and of features of random images, multiplied.
+            fused: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name.
+        """
+        chosen = known_preprocess(model) if preprocess is None else as_preprocess(preprocess)
+        size = _image_size(chosen, image_size)
+        parts = take_head(model, size)
+        example = torch.empty(1, 3, *size, device="meta")
+        names = parts.classes if classes is None else classes
+        return cls(
+            AffineEncoder(parts.features, example=example, device=device, dtype=dtype, fused=fused),
+            parts.class_embeddings,
+            parts.logit_scale if logit_scale is None else logit_scale,
+            classes=names,
+            preprocess=chosen,
+            fused=fused,
+            allow_same_names=allow_same_names or classes is None,
+            class_lengths=parts.class_lengths,
+        )
+
+    @classmethod
+    @plain_numerics()
+    def from_timm(
+        cls,
+        name: str,
+        class_embeddings: Tensor | None = None,
+        classes: Sequence[str] | None = None,
+        *,
+        pretrained: bool | str | os.PathLike[str] = True,
+        logit_scale: float | None = None,
+        preprocess: Any = None,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype = "float32",
+        cache_dir: str | os.PathLike[str] | None = None,
+        fused: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> Self:
+        """Load a model of timm: a tower with class embeddings from elsewhere, or a network with its own head.
+
+        Args:
+            name: As timm has it, ``vit_small_patch14_dinov2.lvd142m`` for example.
+            class_embeddings: ``(C, d)`` of the width of the model's pooled features; ``from_prototypes``
+                makes them of labelled images. If not given, the model must have a head: see
+                ``from_classifier``.
+            classes: Names; "0", "1", ... if not given.
+            pretrained: True for timm's weights, False for random ones, or a checkpoint file.
+            logit_scale: 100 with ``class_embeddings`` if not given; see ``from_classifier`` without.
+            preprocess: timm's for this model if not given.
+            device: Where to compute.
+            dtype: Type of the weights, norm layers excepted.
+            cache_dir: Where huggingface_hub keeps what it downloads.
+            fused: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name.
+        """
+        model = load_timm(name, pretrained, cache_dir, keep_head=class_embeddings is None)
+        options: dict[str, Any] = {"device": device, "dtype": dtype, "fused": fused}
+        options |= {"classes": classes, "allow_same_names": allow_same_names}
+        if class_embeddings is None:
+            return cls.from_classifier(model, preprocess=preprocess, logit_scale=logit_scale, **options)
+        chosen = known_preprocess(model) if preprocess is None else as_preprocess(preprocess)
+        scale = 100.0 if logit_scale is None else logit_scale
+        return cls(model, class_embeddings, scale, preprocess=chosen, **options)
+
+    @classmethod
+    @plain_numerics()
+    def from_prototypes(
+        cls,
+        encoder: nn.Module | AffineEncoder,
+        images: Any,
+        labels: Tensor | Sequence[int],
+        classes: Sequence[str] | None = None,
+        *,
+        logit_scale: float | None = None,
+        preprocess: Any = None,
+        batch_size: int = 32,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        fused: bool | str = "auto",
+        allow_same_names: bool = False,
+    ) -> Self:
+        """Take any image encoder, with class embeddings that are means of a few labelled images.
+
+        Args:
+            encoder: As in ``ZeroShotClassifier``.
+            images: A float tensor ``(N, 3, H, W)``, preprocessed; or with ``preprocess`` anything that it
+                takes.
+            labels: A class number of each image, from 0 on; every class must have an image.
+            classes: Names; "0", "1", ... if not given.
+            logit_scale: What explains the labels best, each image left out of the means once, if not given:
+                the scale with the lowest cross entropy. With one image per class there is none: 100 then.
+            preprocess: As in ``from_classifier``.
+            batch_size: Images that are encoded at a time.
+            device: Where to compute; the encoder's own device if not given.
+            dtype: Type of its weights, norm layers excepted; its own if not given.
+            fused: As in ``ZeroShotClassifier``.
+            allow_same_names: Accept classes of the same name.
+        """
+        chosen = known_preprocess(encoder) if preprocess is None else as_preprocess(preprocess)
+        if isinstance(encoder, nn.Module):
+            example = None if chosen is None else torch.empty(1, 3, *chosen.size, device="meta")
+            encoder = AffineEncoder(encoder, example=example, device=device, dtype=dtype, fused=fused)
+        elif device is not None or dtype is not None:
+            raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
+        prototypes = class_means(encoder, images, labels, chosen, batch_size)
+        return cls(
+            encoder,
+            prototypes.means,
+            prototypes.logit_scale if logit_scale is None else logit_scale,
+            classes=classes,
+            preprocess=chosen,
+            fused=fused,
+            allow_same_names=allow_same_names,
+        )
+
+
+def _image_size(preprocess: Preprocess | None, given: int | tuple[int, int] | None) -> tuple[int, int]:
+    if preprocess is not None:
+        if given is not None:
+            raise ValueError(f"image_size belongs to preprocess, which says {preprocess.size}, got {given!r}")
+        return preprocess.size
+    if given is None:
+        raise ValueError(
+            "preprocess must be given for a network that does not say which images it takes, or image_size "
+            "for one whose images are preprocessed elsewhere"
+        )
+    return Preprocess(given).size  # type: ignore[arg-type]  # one number is enough

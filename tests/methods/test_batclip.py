@@ -1,0 +1,160 @@
+"""BATCLIP's image tower against a mutable model with loops over classes and torch's optimizers."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import ramen
+from ramen import testing
+from tests.oracles.mutable_model import SCALE, MutableModel, stream, use_batch_statistics
+
+
+class Oracle(MutableModel):
+    """The three terms one by one."""
+
+    def __init__(
+        self,
+        kind: str,
+        lr: float,
+        match: float = 1.0,
+        separation: float = 1.0,
+        length: str = "raw",
+        pairs: str = "sum",
+        optimizer: str = "adamw",
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(kind)
+        parameters = self.parameters.values()
+        self.optimizer = {
+            "sgd": lambda: torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=weight_decay),
+            "adam": lambda: torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay),
+            "adamw": lambda: torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay),
+        }[optimizer]()
+        self.match, self.separation, self.length, self.pairs = match, separation, length, pairs
+        self.classes: list[int] = []
+
+    def predict(self, images: Tensor) -> Tensor:
+        features = self.model(images)
+        unit = features / features.norm(dim=1, keepdim=True)
+        logits = SCALE * unit @ self.text.T
+        labels = logits.argmax(1)
+        present = sorted(set(labels.tolist()))
+        self.classes.append(len(present))
+        means = [features[labels == k].mean(0) for k in present]
+        matched = means if self.length == "raw" else [unit[labels == k].mean(0) for k in present]
+        match = sum(m @ self.text[k] for m, k in zip(matched, present, strict=True)) / len(present)
+        distances = [
+            1 - (a @ b) / a.norm() / b.norm()
+            for i, a in enumerate(means)
+            for j, b in enumerate(means)
+            if i != j
+        ]
+        separation = sum(distances) if distances else torch.zeros(())
+        if self.pairs == "mean":
+            separation = separation / max(len(distances), 1)
+        loss = self.uncertainties(logits).mean() - self.match * match - self.separation * separation
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return logits.detach()
+
+
+def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
+    for index, images in enumerate(batches):
+        out = method.predict(images)
+        torch.testing.assert_close(
+            out.logits, oracle.predict(images), rtol=0, atol=1e-6, msg=lambda m, i=index: f"batch {i}: {m}"
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": "adam", "length": "unit", "weight_decay": 0.1},
+        {"lr": 2e-5, "optimizer": "sgd", "pairs": "mean", "match": 0.5, "separation": 2.0},
+    ],
+    ids=str,
+)
+def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
+    options = {"lr": 5e-4, **options}
+    oracle = Oracle(tower_kind, **options)
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("batclip", clf, **options)
+    compare(oracle, method, stream(20, 6))
+    assert len(set(oracle.classes)) > 1
+    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
+
+
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    oracle = Oracle("resnet", 1e-4)
+    use_batch_statistics(oracle.model)
+    clf = testing.small_classifier("resnet", dtype="float64")
+    compare(oracle, ramen.create("batclip", clf, lr=1e-4, statistics="batch"), stream(20, 6))
+
+
+def test_one_image_at_a_time_equals_a_mutable_model() -> None:
+    """A single class has nothing to be separated from."""
+    oracle = Oracle("vit", 5e-4)
+    method = ramen.create("batclip", testing.small_classifier(dtype="float64"), lr=5e-4)
+    compare(oracle, method, stream(20, 1))
+    assert set(oracle.classes) == {1}
+
+
+def test_the_terms_by_hand() -> None:
+    """Two classes at a right angle: distances of 1 both ways, a match of the lengths."""
+    tower = testing.small_tower()
+    texts = torch.eye(16)[:3]
+    clf = ramen.ZeroShotClassifier(tower, texts, 1000.0)
+    embeddings = torch.zeros(3, 16)
+    embeddings[0, 0], embeddings[1, 0], embeddings[2, 1] = 2.0, 4.0, 5.0
+    usable = torch.ones(3, dtype=torch.bool)
+    both, match, separation = (
+        ramen.create("batclip", clf, **weights)._loss(embeddings, usable).item()
+        for weights in ({}, {"separation": 0.0}, {"match": 0.0})
+    )
+    assert match == pytest.approx(-(3 + 5) / 2)  # the entropy is zero
+    assert separation == pytest.approx(-2)
+    assert both == pytest.approx(match + separation)
+    mean = ramen.create("batclip", clf, match=0.0, pairs="mean")._loss(embeddings, usable)
+    assert mean.item() == pytest.approx(-1)
+    unit = ramen.create("batclip", clf, separation=0.0, length="unit")._loss(embeddings, usable)
+    assert unit.item() == pytest.approx(-1)
+
+
+def test_a_batch_without_usable_images_changes_nothing() -> None:
+    """Nor does the optimizer's decay."""
+    method = ramen.create("batclip", testing.small_classifier(), lr=1e-2)
+    method.predict(stream(1)[0].float())
+    before = method.content()
+    method.predict(torch.full((3, 3, 32, 32), torch.nan))
+    after = method.content()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("bad", [torch.nan, 1e38])
+def test_a_refused_image_leaves_no_trace(bad: float) -> None:
+    clf = testing.small_classifier()
+    with_bad, without = (ramen.create("batclip", clf, optimizer="sgd", lr=1e-4) for _ in range(2))
+    for images in (batch.float() for batch in stream(4)):
+        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
+        a, b = with_bad.predict(spoiled), without.predict(images)
+        assert a.fallback.tolist() == [False, False, True, False, False, False]
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
+    assert not torch.equal(without.content()["affine"], clf.encoder.base)
+    for name, tensor in without.content().items():
+        torch.testing.assert_close(with_bad.content()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"match": -1.0}, "match must be finite and at least 0"),
+        ({"length": "long"}, "length must be one of 'raw', 'unit'"),
+        ({"pairs": "all"}, "pairs must be one of 'sum', 'mean'"),
+        ({"optimizer": "lion"}, "optimizer must be one of"),
+    ],
+)
+def test_bad_parameters(parameters: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ramen.create("batclip", testing.small_classifier(), **parameters)

@@ -1,0 +1,249 @@
+"""MoETTA against a mutable model whose norm layers are replaced by mixtures that loop over images."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ramen
+from ramen import testing
+from ramen.methods.moetta import Routing
+from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
+
+QUICK = {"lr": 1e-3, "experts": 3}
+
+
+class MixtureNorm(nn.Module):
+    """A norm layer with experts and a router; the layer itself keeps its pretrained weight and bias."""
+
+    def __init__(self, original: nn.Module, experts: int, weight: Tensor) -> None:
+        super().__init__()
+        self.original, self.experts = original, experts
+        size = original.weight.numel()
+        self.offsets = nn.Parameter(torch.zeros(experts, 2 * size, dtype=torch.float64))
+        self.router = nn.Linear(size, experts, dtype=torch.float64)
+        with torch.no_grad():
+            self.router.weight.copy_(weight)
+            self.router.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = isinstance(self.original, nn.BatchNorm2d)
+        found, self.probabilities, self.chosen = [], [], []
+        layer = self.original
+        if images:
+            mean, var = layer.running_mean, layer.running_var
+            if layer.training:
+                mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+            normalised = (x - mean.view(-1, 1, 1)) / (var.view(-1, 1, 1) + layer.eps).sqrt()
+        else:
+            normalised = nn.functional.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+        for own, row in zip(x, normalised, strict=True):
+            token = own.mean((1, 2)) if images else own.reshape(-1, own.shape[-1]).mean(0)
+            p = self.router(token).softmax(0)
+            e = int(p.argmax())
+            weight, bias = (self.offsets[e] * p[e] / p[e].detach()).chunk(2)
+            weight, bias = layer.weight + weight, layer.bias + bias
+            if images:
+                weight, bias = weight.view(-1, 1, 1), bias.view(-1, 1, 1)
+            found.append(row * weight + bias)
+            self.probabilities.append(p)
+            self.chosen.append(e)
+        return torch.stack(found)
+
+
+class Oracle(MutableModel):
+    """The routers' first weights are those of the method; all else is written anew."""
+
+    def __init__(
+        self,
+        kind: str,
+        method: ramen.Method,
+        lr: float = 1e-3,
+        experts: int = 9,
+        margin: float = 0.4,
+        balance: float = 0.2,
+        frozen: int = 1,
+        optimizer: str = "sgd",
+    ) -> None:
+        super().__init__(kind)
+        self.experts, self.margin, self.weight, self.lr = experts, margin, balance, lr
+        start, place = method.content()["mixture"], 0
+        norms = [
+            (name, layer)
+            for name, layer in self.model.named_modules()
+            if isinstance(layer, nn.LayerNorm | nn.BatchNorm2d)
+        ]
+        self.mixtures, self.parameters = [], {}
+        for _, layer in norms:
+            layer.requires_grad_(False)
+        for name, layer in norms[frozen:]:
+            size = layer.weight.numel()
+            place += experts * 2 * size
+            weight = start[place : place + experts * size].view(experts, size)
+            place += experts * (size + 1)
+            mixture = MixtureNorm(layer, experts, weight)
+            parent, _, child = name.rpartition(".")
+            setattr(self.model.get_submodule(parent) if parent else self.model, child, mixture)
+            self.mixtures.append(mixture)
+            self.parameters |= {f"{name}.{kind}": p for kind, p in mixture.named_parameters()
+                                if not kind.startswith("original")}  # fmt: skip
+        assert place == len(start)
+        self.use_optimizer(optimizer, lr)
+        self.means: list[float] = []
+        self.kept: list[int] = []
+
+    def flat(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.parameters.values()])
+
+    def predict(self, images: Tensor) -> Tensor:
+        logits = self.logits(images)
+        entropies = self.uncertainties(logits)
+        self.means.append(entropies.mean().item())
+        theta = sum(self.means) / len(self.means)
+        kept = entropies <= theta
+        self.kept.append(int(kept.sum()))
+        weights = torch.exp(self.margin * math.log(CLASSES) - entropies[kept].detach())
+        loss = (weights * entropies[kept]).mean() if kept.any() else torch.zeros(())
+        for mixture in self.mixtures:
+            mean = torch.stack(mixture.probabilities).mean(0)
+            shares = [mixture.chosen.count(e) / len(images) for e in range(self.experts)]
+            uneven = self.experts * sum(mean[e] * shares[e] for e in range(self.experts))
+            loss = loss + self.weight * theta * uneven
+        self.zero_grad()
+        loss.backward()
+        for p in self.parameters.values():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        self.move(self.lr)
+        return logits.detach()
+
+
+def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
+    for index, images in enumerate(batches):
+        out = method.predict(images)
+        torch.testing.assert_close(
+            out.logits, oracle.predict(images), rtol=0, atol=1e-6, msg=lambda m, i=index: f"batch {i}: {m}"
+        )
+    torch.testing.assert_close(method.content()["mixture"], oracle.flat(), rtol=0, atol=1e-6)
+    assert method.content()["mean_entropy"].item() == pytest.approx(sum(oracle.means) / len(oracle.means))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": "adam", "experts": 2, "frozen": 2, "balance": 1.0},
+        {"margin": 0.8, "frozen": 0, "lr": 5e-4, "seed": 3},
+    ],
+    ids=str,
+)
+def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
+    settings = {**QUICK, **options}
+    clf = testing.small_classifier(tower_kind, dtype="float64")
+    method = ramen.create("moetta", clf, **settings)
+    start = method.content()["mixture"]
+    settings.pop("seed", None)
+    oracle = Oracle(tower_kind, method, **settings)
+    compare(oracle, method, stream(20, 4))
+    assert sum(0 < kept < 4 for kept in oracle.kept) > 10
+    used = [set(mixture.chosen) for mixture in oracle.mixtures]
+    assert max(map(len, used)) > 1  # images of one batch have different experts
+    assert not torch.allclose(method.content()["mixture"], start, atol=1e-3)
+
+
+def test_equals_a_mutable_model_with_its_own_settings() -> None:
+    method = ramen.create("moetta", testing.small_classifier(dtype="float64"))
+    compare(Oracle("vit", method), method, stream(5))
+
+
+def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
+    clf = testing.small_classifier("resnet", dtype="float64")
+    settings = {**QUICK, "lr": 1e-4}
+    method = ramen.create("moetta", clf, **settings, statistics="batch")
+    oracle = Oracle("resnet", method, **settings)
+    use_batch_statistics(oracle.model)
+    compare(oracle, method, stream(20, 4))
+
+
+def test_at_first_it_is_zero_shot_and_later_experts_differ() -> None:
+    clf, images = testing.small_classifier(), stream(1)[0].float()
+    method = ramen.create("moetta", clf, **QUICK)
+    out = method.predict(images)
+    torch.testing.assert_close(out.logits, out.zero_shot_logits, rtol=0, atol=1e-4)
+    assert not torch.allclose(method.predict(images).logits, out.logits, atol=1e-4)
+
+
+def test_the_choice_by_hand() -> None:
+    """Two experts of a layer with one weight and one bias: the sign of its input decides."""
+    layer = next(iter(ramen.create("moetta", testing.small_classifier(), experts=2)._layers.values()))
+    layer = type(layer)(start=1, size=2, inputs=1)
+    mixture = torch.tensor([9.0, 1, 2, 3, 4, 5, -5, 0, 0], requires_grad=True)
+    routing = Routing({"norm": layer}, mixture, 2)
+    found = routing.choose("norm", torch.tensor([[1.0], [-2.0]]))
+    assert found.tolist() == [[1, 2], [3, 4]]
+    assert routing.chosen[0].tolist() == [0, 1]
+    p = 1 / (1 + math.exp(-10))
+    torch.testing.assert_close(routing.probabilities[0][0], torch.tensor([p, 1 - p]))
+    assert routing.choose("another", torch.zeros(2, 1)) is None
+    found[0, 0].backward()
+    # d (r / stop r) = (1 - r) d logit, for the chosen expert's own logit, times its offset.
+    assert mixture.grad[5].item() == pytest.approx(1 - p, rel=1e-2)
+    assert mixture.grad[1].item() == pytest.approx(1)
+    assert mixture.grad[0].item() == mixture.grad[3].item() == 0
+
+
+def test_frozen_layers_have_no_experts(tower_kind: str) -> None:
+    clf = testing.small_classifier(tower_kind)
+    names = list(dict.fromkeys(piece.layer for piece in clf.encoder.layout))
+    method = ramen.create("moetta", clf, frozen=2, experts=3)
+    assert list(method._layers) == names[2:]
+    sizes = {name: sum(p.stop - p.start for p in clf.encoder.layout if p.layer == name) for name in names}
+    expected = sum(3 * (sizes[name] + sizes[name] // 2 + 1) for name in names[2:])
+    assert len(method.content()["mixture"]) == expected
+
+
+def test_a_batch_without_usable_images_changes_nothing() -> None:
+    method = ramen.create("moetta", testing.small_classifier(), **QUICK)
+    method.predict(stream(1)[0].float())
+    before = method.content()
+    method.predict(torch.full((3, 3, 32, 32), torch.nan))
+    after = method.content()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_the_seed_decides() -> None:
+    clf, batches = testing.small_classifier(), [batch.float() for batch in stream(3)]
+    found = []
+    for seed in (0, 0, 1):
+        method = ramen.create("moetta", clf, **QUICK, seed=seed)
+        found.append([method.predict(images).logits for images in batches][-1])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, 1e38])
+def test_a_refused_image_leaves_no_trace(bad: float) -> None:
+    clf = testing.small_classifier()
+    with_bad, without = (ramen.create("moetta", clf, **{**QUICK, "lr": 1e-4}) for _ in range(2))
+    start = without.content()["mixture"]
+    for images in (batch.float() for batch in stream(4)):
+        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
+        a, b = with_bad.predict(spoiled), without.predict(images)
+        assert a.fallback.tolist() == [False, False, True, False, False, False]
+        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
+    assert not torch.equal(without.content()["mixture"], start)
+    for name, tensor in without.content().items():
+        torch.testing.assert_close(with_bad.content()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"experts": 0}, "experts must be at least 1, got 0"),
+        ({"frozen": 99}, "frozen must be between 0 and norm layers - 1=5, got 99"),
+        ({"balance": -1.0}, "balance must be finite and at least 0"),
+    ],
+)
+def test_bad_parameters(parameters: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ramen.create("moetta", testing.small_classifier(), **parameters)
