@@ -28,8 +28,9 @@ lint: .venv/installed
 check: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
 
+# Not quietly: mkdocs counts only those warnings for --strict that it shows.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 # The figures of the pages are committed, so that a code host shows them too.
 figures: .venv/installed

@@ -2,9 +2,11 @@
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from types import ModuleType
 
 import ramen
+from tools.documentation.doctest_blocks import with_blocks
 
 # Public packages; what they export is read from their ``__all__``.
 _TOP = "ramen"
@@ -34,15 +36,20 @@ def page(name: str) -> str:
     """The page of a public module: its description, then every public name where it is defined."""
     home = modules()[name]
     module = importlib.import_module(home)
-    parts = [f"# {name}", _plain(module.__doc__ or "")]
+    parts = [f"# {name}", with_blocks((module.__doc__ or "").replace("``", "`"))]
     for public in _public(module):
         value = getattr(module, public)
         if isinstance(value, ModuleType):
             parts.append(f"## {public}\n\n`{name}.{public}` has [a page of its own]({name}.{public}.md).")
             continue
+        if name != _TOP and getattr(ramen, public, None) is value and public in ramen.__all__:
+            parts.append(f"## {public}\n\nAs [`ramen.{public}`]({_TOP}.md).")
+            continue
         where = f"{getattr(value, '__module__', None) or home}.{public}"
         if inspect.isclass(value) or inspect.isfunction(value):
             parts.append(f"::: {where}")
+        elif isinstance(value, Mapping):
+            parts.append(f"## `{public}`\n\nBy name: {', '.join(f'`{key}`' for key in value)}.")
         else:
             parts.append(f"## `{public}`\n\n```python\n{public} = {_shortened(value)}\n```")
     return "\n\n".join(parts) + "\n"
@@ -66,17 +73,3 @@ def _public(module: ModuleType) -> list[str]:
 def _shortened(value: object, length: int = 600) -> str:
     text = repr(value)
     return text if len(text) <= length else f"{text[:length]} ..."
-
-
-def _plain(docstring: str) -> str:
-    """A module's docstring as Markdown: examples as code."""
-    lines, code = [], False
-    for line in inspect.cleandoc(docstring).replace("``", "`").splitlines():
-        starts = line.startswith(">>> ")
-        if starts and not code:
-            lines.append("```pycon")
-        if code and not line.strip():
-            lines.append("```")
-        code = (code or starts) and bool(line.strip())
-        lines.append(line)
-    return "\n".join([*lines, "```"] if code else lines)

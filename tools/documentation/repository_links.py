@@ -15,7 +15,10 @@ HOMES = {
     "deploy/README.md": "deployment.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
-_CODE = re.compile(r"^(```|~~~).*?^\1[ \t]*$|`(?:[^`\n]|\n(?!\s*\n))+`", re.MULTILINE | re.DOTALL)
+# Blocks between fences, and spans between as many backticks; a span may cross a line, but not a paragraph.
+_CODE = re.compile(
+    r"^(```|~~~).*?^\1[ \t]*$|(?<!`)(`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)\2(?!`)", re.MULTILINE | re.DOTALL
+)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 
 

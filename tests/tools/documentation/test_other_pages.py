@@ -7,6 +7,7 @@ import typer.main
 import ramen
 from ramen.cli import app
 from tools.documentation import command_pages, reference_pages
+from tools.documentation.doctest_blocks import with_blocks
 
 
 def test_every_command_and_option_is_on_the_page() -> None:
@@ -34,6 +35,24 @@ def test_a_module_that_is_defined_elsewhere() -> None:
     assert "::: ramen.experiments.analysis.scoring." in reference_pages.page("ramen.scoring")
 
 
+def test_a_name_is_described_once() -> None:
+    page = reference_pages.page("ramen.methods")
+    assert "## Method\n\nAs [`ramen.Method`](ramen.md)." in page
+    assert "::: ramen.methods._steps.entropy_gradient" in page
+
+
 def test_examples_of_docstrings_become_code() -> None:
-    text = "Words.\n\n>>> 1 + 1\n2\n\nMore ``words``."
-    assert reference_pages._plain(text) == "Words.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore `words`."
+    text = """Words.
+
+    >>> 1 + 1
+    2
+
+    Args:
+        x: Any.
+
+            >>> x
+    """
+    expected = "Words.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nArgs:\n    x: Any.\n\n"
+    expected += "        ```pycon\n        >>> x\n        ```"
+    assert with_blocks(text) == expected
+    assert with_blocks("no example") == "no example"

@@ -40,8 +40,9 @@ def test_code_is_left_alone(links: RepositoryLinks) -> None:
     text = "`[a](docs/x.md)`\n```\n[b](docs/x.md)\n```\n[c](docs/x.md)"
     assert links.rewrite("index.md", text) == text.replace("[c](docs/x.md)", "[c](x.md)")
     assert outside_code("a `b` c", str.upper) == "A `b` C"
-    assert outside_code("a `b\n  c` d `e` f", str.upper) == "A `b\n  c` D `e` F"  # code may be wrapped
-    assert outside_code("a ` b\n\nc `d` e", str.upper) == "A ` B\n\nC `d` E"  # not over paragraphs
+    assert outside_code("a `b\n  c` d `e` f", str.upper) == "A `b\n  c` D `e` F"
+    assert outside_code("a ``b`c`` d", str.upper) == "A ``b`c`` D"
+    assert outside_code("it`s\n\nno `code`", str.upper) == "IT`S\n\nNO `code`"
 
 
 def test_what_is_linked_becomes_part_of_the_site(links: RepositoryLinks) -> None:
