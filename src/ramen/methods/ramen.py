@@ -17,6 +17,7 @@ from ramen.memory.codecs import CODECS
 from ramen.memory.group_memory import memory_for
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Selection
+from ramen.memory.storage import Staged
 from ramen.methods._answers import Answer, Support
 from ramen.methods._choices import choose_memory
 from ramen.methods._info import MethodInfo
@@ -202,7 +203,7 @@ class Ramen(GradientMethod):
         weights = self._weights(support)
 
         # 4. Aggregate the cached gradients, and take one signed step from the pretrained weights.
-        gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
+        gradient = self._aggregated(support, weights, staged).to(base.device)
         if staged is not None:
             memory.put(staged)
 
@@ -212,7 +213,15 @@ class Ramen(GradientMethod):
             kept = entries.keep.to(base.device)
             return Answer(logits, first.logits, kept, support=partial(_as_support, support, weights))
 
-        return OwnStep(sign_step(base, gradient, float(self.lr)), answer)
+        return OwnStep(self._stepped(gradient), answer)
+
+    def _aggregated(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
+        """The weighted sum ``(B, G)`` of the retrieved gradients."""
+        return self.memory.aggregate(support, weights, staged=staged)
+
+    def _stepped(self, gradient: Tensor) -> Tensor:
+        """Each image's own weights ``(B, G)``, one signed step away from the pretrained ones."""
+        return sign_step(self.classifier.encoder.base, gradient, float(self.lr))
 
     def _weights(self, support: Selection) -> Tensor:
         """exp(-entropy - beta * distance), without the parts that are switched off.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.studies.study_result import ReportProgress
 
-NAMES = ("similarity", "no-cache", "cost", "harm", "poison")
-_DIVIDED = ("harm", "poison")  # they have many runs; another is one computation, or measures time
+NAMES = ("similarity", "no-cache", "cost", "harm", "poison", "combinations")
+_DIVIDED = ("harm", "poison", "combinations")  # they have many runs; another is one computation, or measures time
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
@@ -36,13 +36,14 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "seeds": 3,
         "baseline_seeds": 1,
     },
+    "combinations": {"seeds": 3},
 }
 
 
 @options.with_experiment_options("seed", "seeds", "window")
 def study(
     *,
-    name: Annotated[str, typer.Argument(help="similarity, no-cache, cost, harm or poison.")],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.")],
     request: options.ExperimentOptions,
     parallel: options.ParallelOptions,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
@@ -70,7 +71,8 @@ def study(
         typer.Option(min=1, help="harm: images per stream, 1000. poison: images of other users, 500."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="harm, poison: how many seeds, from --seed on. Default: 3.")
+        int | None,
+        typer.Option(min=1, help="harm, poison, combinations: how many seeds, from --seed on. Default: 3."),
     ] = None,
     clean: Annotated[
         str | None, typer.Option(help="harm: the domain of clean images. Default: `clean`, if there is one.")
@@ -95,7 +97,7 @@ def study(
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
-    """Study similarity of domains, what the gradient cache saves, what methods cost, harm, or attackers."""
+    """Study similarity of domains, what the gradient cache saves, cost, harm, attackers, or combinations."""
     from rich.console import Console
 
     from ramen.experiments.run.results import write_result
@@ -111,7 +113,8 @@ def study(
             _check_harm(request, method)
         if parallel.asked and name not in _DIVIDED:
             raise ValueError(
-                f"--jobs and --ray belong to the studies {' and '.join(_DIVIDED)}, not to {name}"
+                f"--jobs and --ray belong to the studies {', '.join(_DIVIDED[:-1])} and {_DIVIDED[-1]}, "
+                f"not to {name}"
             )
         request = parallel.check(request)
         planned = replace(request, seed=[seed]).plan(_methods(name, method))
@@ -178,7 +181,7 @@ def run_study(
         planned: The methods with their parameters.
         own: The study's own options.
         console: Where to show progress.
-        divide: Runs the parts of harm and poison, as their functions take it.
+        divide: Runs the parts of studies that have some, as their functions take it.
     """
     from ramen.experiments.commands import study_runs
     from ramen.experiments.run import provenance
@@ -195,6 +198,8 @@ def run_study(
             result = study_runs.run_harm(classifier, stream, planned, own, clean, progress, divide)
         elif name == "poison":
             result = study_runs.run_poison(classifier, resources, planned, own, progress, divide)
+        elif name == "combinations":
+            result = study_runs.run_combinations(classifier, resources, planned, own, progress, divide)
         else:
             result = study_runs.run_one(name, classifier, stream, planned, own, progress)
     identity = first.identity()
@@ -249,7 +254,7 @@ def _methods(name: str, chosen: list[str] | None) -> list[str]:
         return chosen or list_methods()
     if name == "harm":
         return chosen or ["ramen"]
-    return ["ramen"] if name == "no-cache" else ["ensemble"]
+    return ["ramen"] if name in ("no-cache", "combinations") else ["ensemble"]
 
 
 @contextmanager
