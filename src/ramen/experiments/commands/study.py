@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from ramen.experiments.studies.study_result import ReportProgress
 
 NAMES = ("similarity", "no-cache", "cost", "harm", "poison", "combinations")
-_DIVIDED = ("harm", "poison", "combinations")  # they have many runs; another is one computation, or measures time
+_DIVIDED = (
+    "harm",
+    "poison",
+    "combinations",
+)  # they have many runs; another is one computation, or measures time
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
@@ -40,7 +44,7 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@options.with_experiment_options("seed", "seeds", "window")
+@options.with_experiment_options("seed", "seeds", "window", "tuned")
 def study(
     *,
     name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.")],
