@@ -177,7 +177,8 @@ def _all_answers(
     batch: int,
     progress: ReportProgress,
 ) -> dict[tuple[str, int], Tensor]:
-    right, total = {}, len(shown) * len(chosen)
+    right: dict[tuple[str, int], Tensor] = {}
+    total = len(shown) * len(chosen)
     for number, images in enumerate(shown):
         for one in chosen:
             progress("variants and seeds", len(right), total)

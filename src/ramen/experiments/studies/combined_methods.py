@@ -206,7 +206,7 @@ class PlainStepRamen(Ramen):
         base, gradient = self.classifier.encoder.base, finite_or_zero(gradient).to(torch.float32)
         length = gradient.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         far = float(self.lr) * gradient.count_nonzero(dim=1)[:, None].to(torch.float32).sqrt()
-        return base - (far * gradient / length).to(base.dtype)
+        return torch.sub(base, (far * gradient / length).to(base.dtype))
 
 
 class RawGradientRamen(Ramen):

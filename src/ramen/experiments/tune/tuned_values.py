@@ -42,8 +42,9 @@ class TunedValues:
     def row(self, method: str) -> dict[str, Any]:
         """The chosen parameters of a method; none if there was nothing to choose."""
         if method not in self.chosen:
-            hint = nearest(method, self.chosen) or f": it has {', '.join(self.chosen) or 'no methods'}"
-            raise ValueError(f"--tuned: the search did not include method {method!r}{hint}")
+            raise ValueError(
+                f"--tuned: the search did not include method {method!r}{nearest(method, self.chosen)}"
+            )
         return dict(from_plain(self.chosen[method]))
 
     def record(self, method: str, model: str) -> dict[str, Any]:
