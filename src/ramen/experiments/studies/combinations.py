@@ -27,6 +27,7 @@ from ramen.utils import checks
 
 NAME = "combinations"
 RAMEN, PARTS, ADDED = "Ramen", "parts", "combinations"
+FAMILIES = (PARTS, ADDED)  # a table each
 # From the title of a variant and the number of a stream, for each part, to which of its answers were right
 DivideCombinations = Callable[[Sequence[tuple[str, int]]], Sequence[Tensor]]
 
@@ -164,7 +165,7 @@ def combinations_study(
     return study(
         NAME,
         f"What Ramen's parts are worth, and combinations with other methods ({first.protocol})",
-        [difference_table(data, family) for family in (PARTS, ADDED)],
+        [difference_table(data, family) for family in FAMILIES],
         data,
     )
 
