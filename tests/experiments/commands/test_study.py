@@ -156,6 +156,7 @@ def _no_result():
         (["no-cache", "--set", "topc=3"], "topc"),
         (["combinations", "--images", "3"], "--images belongs to the studies harm and poison, not to comb"),
         (["combinations", "--set", "topk=0"], "topk must be at least 1"),
+        (["combinations", "--variant", "no gard"], "variant must be one of 'Ramen', 'no balance', "),
     ],
 )
 def test_bad_input(tmp_path, words, message):

@@ -11,6 +11,7 @@ from ramen.experiments.studies.combinations import (
     PARTS,
     RAMEN,
     RamenVariant,
+    chosen_variants,
     combinations_study,
     difference_table,
     variants,
@@ -115,6 +116,17 @@ def test_every_variant_answers(classifier, streams, variant):
         assert not prediction.fallback.any()
     assert method.seed == 3
     assert method.parameters["topk"] == 2
+
+
+def test_some_variants(classifier, streams):
+    assert len(chosen_variants(None)) == len(variants()) > 20
+    rows = chosen_variants(["no guard"])
+    assert [one.title for one in rows] == [RAMEN, "no guard"]
+    result = combinations_study(classifier, streams[:1], rows=rows, batch=12)
+    (table,) = result["tables"]  # none of what is added
+    assert [row[0] for row in table["rows"]] == ["zero-shot", RAMEN, "no guard"]
+    with pytest.raises(ValueError, match="variant must be one of"):
+        chosen_variants(["no gard"])
 
 
 def test_mistakes(classifier, streams):

@@ -40,7 +40,7 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "seeds": 3,
         "baseline_seeds": 1,
     },
-    "combinations": {"seeds": 3},
+    "combinations": {"seeds": 3, "variant": None},
 }
 
 
@@ -98,6 +98,10 @@ def study(
     baseline_seeds: Annotated[
         int | None, typer.Option(min=1, help="poison: seeds for methods beside Ramen. Default: 1.")
     ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="combinations: a row of its tables, beside Ramen; repeatable. Default: all."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
@@ -111,6 +115,7 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
     given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
+    given |= {"variant": variant}
     with exit_on_error(*_failures(parallel)):
         own = own_options(name, given)
         if name == "harm":

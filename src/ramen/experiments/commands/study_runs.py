@@ -198,12 +198,12 @@ def run_combinations(
     divide: "DivideCombinations | None" = None,
 ) -> dict[str, Any]:
     """All variants with the parameters that are planned for Ramen."""
-    from ramen.experiments.studies.combinations import combinations_study
+    from ramen.experiments.studies.combinations import chosen_variants, combinations_study
 
-    first = planned[0]
+    first, rows = planned[0], chosen_variants(own["variant"])
     streams = [resources.stream(replace(first, seed=first.seed + number)) for number in range(own["seeds"])]
     return combinations_study(
-        classifier, streams, first.parameters, batch=first.batch, progress=progress, divide=divide
+        classifier, streams, first.parameters, rows, batch=first.batch, progress=progress, divide=divide
     )
 
 

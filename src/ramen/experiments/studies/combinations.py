@@ -109,6 +109,14 @@ def variants() -> list[RamenVariant]:
     ]
 
 
+def chosen_variants(titles: Sequence[str] | None) -> list[RamenVariant]:
+    """Ramen and the variants with these titles; all if None."""
+    everything = variants()
+    for title in titles or ():
+        checks.choice("variant", title, [one.title for one in everything])
+    return [one for one in everything if titles is None or one.title in (RAMEN, *titles)]
+
+
 def combinations_study(
     classifier: ZeroShotClassifier,
     streams: Sequence[Stream],
@@ -165,7 +173,7 @@ def combinations_study(
     return study(
         NAME,
         f"What Ramen's parts are worth, and combinations with other methods ({first.protocol})",
-        [difference_table(data, family) for family in FAMILIES],
+        tables(data),
         data,
     )
 
@@ -225,6 +233,12 @@ def _difference(own: Sequence[Tensor], other: Sequence[Tensor], shown: Sequence[
         images.append(torch.from_numpy(real.domain * most + real.index))
         runs.append(torch.full((len(real),), number))
     return repeated_difference(gains, torch.cat(images), torch.cat(runs))
+
+
+def tables(data: Mapping[str, Any]) -> list[Table]:
+    """A table for each family that has variants."""
+    present = {one["family"] for one in data["variants"].values()}
+    return [difference_table(data, family) for family in FAMILIES if family in present]
 
 
 def difference_table(data: Mapping[str, Any], family: str) -> Table:
