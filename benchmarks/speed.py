@@ -107,7 +107,7 @@ def fresh_tower(model: str) -> Any:
     if library == "timm":
         import timm
 
-        tower = timm.create_model(name, num_classes=0)
+        tower: Any = timm.create_model(name, num_classes=0)
         tower.image_size = tuple(tower.pretrained_cfg["input_size"][1:])
         return tower
     if library == "torchvision":
@@ -287,7 +287,7 @@ class Bench:
     def _compiled_forward(self, images: Tensor, mode: str | None = None) -> None:
         """The module itself, compiled by torch."""
         torch.compiler.reset()  # it compiles one class for a few models only
-        tower = deepcopy(random_tower(self.setting.model, self.arguments.device)).to(images)
+        tower = deepcopy(random_tower(self.setting.model, self.arguments.device)[0]).to(images)
         compiled = torch.compile(tower, mode=mode)
         kind = "torch.compile" if mode is None else f"torch.compile {mode}"
         label = f"forward, {kind}, batch {len(images)}"

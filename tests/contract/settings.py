@@ -3,7 +3,14 @@
 import ramen
 
 # Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
-FEWER_STEPS = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 3}}
+FEWER_STEPS = {
+    "watt": {"rounds": 1, "steps": 1},
+    "clipartt": {"iterations": 3},
+    "zero": {"views": 8},
+    "mta": {"views": 6},
+    "tps": {"views": 6},
+    "tpt": {"views": 6},
+}
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),
@@ -30,6 +37,9 @@ SETTINGS = [
     ("t3a", {"capacity": 2, "text": "support"}),
     ("oga", {"capacity": 20, "divide_by": "capacity"}),
     ("onzeta", {"horizon": 5, "proxy_share": 1.0}),
+    ("zero", {"views": 5, "combined": "mean", "kept": 0.5, "views_at_once": 3}),
+    ("tps", {"views": 4, "steps": 2, "shift": "shared", "kept": 1.0}),
+    ("tpt", {"views": 4, "steps": 2, "kept": 1.0, "prompts_at_once": 5}),
     ("tent", {"optimizer": "sgd", "loss": "come", "lr": 1e-2}),
     ("sar", {"optimizer": "adam", "loss": "come", "lr": 1e-3, "margin": 0.8, "reset_below": 0.4}),
     ("note", {"optimizer": "adam", "memory": 4, "lr": 1e-3}),

@@ -45,4 +45,4 @@ def test_methods_as_json() -> None:
     assert [record["name"] for record in records] == ramen.list_methods()
     tent = next(record for record in records if record["name"] == "tent")
     assert tent["venue"] == "ICLR 2021"
-    assert tent["defaults"] == {"lr": 2e-5, "statistics": "source", "seed": 0}
+    assert (tent["defaults"]["lr"], tent["defaults"]["statistics"]) == (2e-5, "source")

@@ -4,12 +4,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ramen.cli import app
 from ramen.methods._base import Method
 from ramen.serve.outputs.label_file import LabelFile
+from ramen.serve.store.save_times import SaveTimes
 from ramen.serve.store.segments import LocalSegments
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.interrupts import take_interrupts
@@ -26,8 +27,11 @@ class ClassifyProcess:
         dies_at: Kill it as soon as its output has so many bytes, in the middle of a write.
         batch_seconds: How long each batch takes at least.
         state_seconds: How long it takes until what a batch taught is on disk, at least.
+        snapshots: How many snapshots of a group's state are written at most.
         stdin: What it reads.
         command: The name of the command.
+        environment: Variables that are set for it.
+        streams: Before the names of its standard streams, to tell several in one folder apart.
     """
 
     def __init__(
@@ -38,16 +42,21 @@ class ClassifyProcess:
         dies_at: int | None = None,
         batch_seconds: float = 0.0,
         state_seconds: float = 0.0,
+        snapshots: int | None = None,
         stdin: str = "",
         command: str = "classify",
+        environment: Mapping[str, str] | None = None,
+        streams: str = "",
     ) -> None:
-        self._streams = [folder / name for name in ("stdin", "stdout", "stderr")]
+        self._streams = [folder / f"{streams}{name}" for name in ("stdin", "stdout", "stderr")]
         self._streams[0].write_text(stdin)
         for stream in self._streams[1:]:
             stream.touch()  # read before the process has begun
         changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
         changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
+        changes += [(_limit_snapshots, (snapshots,))] if snapshots is not None else []
         changes += [(_die_at, (dies_at,))] if dies_at is not None else []
+        changes += [(_set_variables, (dict(environment),))] if environment else []
         given = ([command, *map(str, arguments)], folder, self._streams, changes)
         self._process = CONTEXT.Process(target=_run, args=given)
         self._process.start()
@@ -99,6 +108,10 @@ def _run(
     app(arguments)
 
 
+def _set_variables(environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+
+
 def _die_at(size: int) -> None:
     def write(self: LabelFile, data: bytes) -> None:
         file = self._file.fileno()
@@ -109,6 +122,17 @@ def _die_at(size: int) -> None:
         os.write(file, data)
 
     LabelFile._write = write
+
+
+def _limit_snapshots(most: int) -> None:
+    due, written = SaveTimes.due, []
+
+    def due_now(self: SaveTimes, images: int, *, patient: bool) -> bool:
+        is_due = len(written) < most and due(self, images, patient=False)
+        written.extend([None] * is_due)
+        return is_due
+
+    SaveTimes.due = due_now
 
 
 def _slow_down(kind: type, name: str, seconds: float) -> None:

@@ -29,7 +29,7 @@ class ProcessTeam:
         timeout: Seconds after which a process gives the others up.
     """
 
-    def __init__(self, size: int, folder: Path, timeout: float = 20.0) -> None:
+    def __init__(self, size: int, folder: Path, timeout: float = 60.0) -> None:
         self.size, self._folder, self._timeout = size, folder, timeout
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []

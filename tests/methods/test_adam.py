@@ -5,12 +5,14 @@ from ramen.methods._adam import AdamState, adam_step
 
 
 @pytest.mark.parametrize("lr", [1e-3, 0.5])
-def test_adam_equals_torchs(lr: float) -> None:
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_adam_equals_torchs(lr: float, decay: float) -> None:
     """On a vector of three parts, with gradients of all sizes, zeros and changes of sign."""
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (3, 40, 7)]
     parameters = [torch.nn.Parameter(p.clone()) for p in parts]
-    optimizer = torch.optim.Adam(parameters, lr=lr)
+    adam = torch.optim.Adam(parameters, lr=lr)
+    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=decay) if decay else adam
     affine = torch.cat(parts)
     state = AdamState.zero(affine)
     for step in range(30):
@@ -20,7 +22,7 @@ def test_adam_equals_torchs(lr: float) -> None:
             parameter.grad = g.clone()
         optimizer.step()
         before = affine.clone()
-        new, state = adam_step(affine, gradient, state, lr)
+        new, state = adam_step(affine, gradient, state, lr, decay)
         assert torch.equal(affine, before)
         affine = new
         expected = torch.cat([p.detach() for p in parameters])

@@ -19,6 +19,7 @@ FEW = {
     "clip": {},
     "ensemble": {},
     "tent": {},
+    "zero": {"views": 4},
 }
 
 

@@ -31,6 +31,18 @@ def test_page_of_methods_has_every_method_and_its_passes():
     assert stated == {name: (info.forwards, info.backwards) for name, info in records.items()}
 
 
+def test_page_of_scaling_says_which_methods_share_a_stream():
+    """Of a method that the table does not have yet, ``ramen describe`` says it."""
+    page = (DOCS / "scaling.md").read_text().split("## Other methods")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", page, re.M)
+    stated = {}
+    for names, says in rows:
+        stated |= dict.fromkeys(re.findall(r"`(\w+)`", names), not says.startswith("refuse"))
+    assert len(stated) > 15
+    assert stated == {name: ramen.describe(name).joins_groups for name in stated}
+    assert "`ramen describe NAME`" in page
+
+
 def test_links_inside_the_project_lead_somewhere():
     pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
     links = [
@@ -117,7 +129,7 @@ def test_page_of_classify_names_every_column_option_and_exit_code():
     assert len(options) > 20
     assert {name for name in options if name not in page} == set()
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
-    assert written <= options
+    assert written - {"--nproc-per-node"} <= options  # which is torchrun's
     codes = re.findall(r"^\| ([\d, ]+) \|", page, re.M)
     assert ", ".join(codes) == "0, 1, 2, 3, 130, 143"
     assert all(code in EPILOG for code in ", ".join(codes).split(", "))
@@ -131,7 +143,7 @@ def test_page_of_the_service_names_what_there_is():
     options = {name for command in ours for option in command.params for name in option.opts}
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) - {"--data-binary", "--help"}
     assert len(written) > 20
-    assert written <= options
+    assert written - {"--nproc-per-node"} <= options  # which is torchrun's
     serve = {name: option.default for option in commands["serve"].params for name in option.opts}
     for name, value in re.findall(r"`(--[a-z-]+)` \(([\d,]+)\)", page):
         assert float(serve[name]) == float(value.replace(",", "")), name

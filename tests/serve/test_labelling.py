@@ -102,10 +102,10 @@ def test_results_for_files_that_nobody_asked_for_are_left_out(files, out):
 # -- rows that are ahead of the state -------------------------------------------------------------------
 
 
-def killed_at(out, files, versions, state="state"):
+def killed_at(out, files, versions, state="state", processes=None):
     """A killed run whose rows say how much the method had seen."""
     with open_output(out, IDENTITY, state=state) as output:
-        output.start()
+        output.start(processes)
         rows = zip(files, versions, strict=True)
         output.append(answer(file, state_version=version) for file, version in rows)
 
@@ -130,6 +130,15 @@ def test_a_state_that_was_lost_costs_no_rows(files, out):
     with open_output(out, IDENTITY, state="state") as output:
         assert forget_unlearned(output, 0, 3) == 0
     assert len(keys(out)) == 9
+
+
+@pytest.mark.parametrize(("learned", "left"), [(12, 9), (6, 3), (3, 0), (2, 9), (0, 9)])
+def test_any_number_of_rows_of_a_group_may_be_ahead(files, out, learned, left):
+    """The state had seen three images when the run began; one that has seen fewer is another state."""
+    killed_at(out, files[:9], [6, 6, 6, 9, 9, 9, 12, 12, 12], processes=2)
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, learned, 1) == 9 - left
+    assert keys(out) == files[:left]
 
 
 def test_a_row_whose_file_is_gone_stays(files, out):

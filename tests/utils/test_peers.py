@@ -90,7 +90,7 @@ def failing(group: ProcessGroup) -> str:
 
 
 def test_an_error_in_one_process_is_known_to_all(team: ProcessTeam) -> None:
-    told = "GroupError: saving failed in process 1 of the group: OSError: the disk is full"
+    told = "PeerFailedError: saving failed in process 1 of the group: OSError: the disk is full"
     assert team.run(failing, processes=3) == [told, "OSError: the disk is full", told]
 
 
@@ -98,9 +98,9 @@ def test_an_error_in_one_process_is_known_to_all(team: ProcessTeam) -> None:
 def test_the_timeout_is_a_positive_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(module.TIMEOUT_VARIABLE, text)
     with pytest.raises(ValueError, match=f"must be a positive number of seconds, got '{text}'"):
-        module._chosen_timeout()
+        module.chosen_timeout()
     monkeypatch.setenv(module.TIMEOUT_VARIABLE, "2.5")
-    assert module._chosen_timeout() == 2.5
+    assert module.chosen_timeout() == 2.5
 
 
 def test_what_a_group_is() -> None:

@@ -92,7 +92,7 @@ def torch_and_torchvision() -> Iterator[Finding]:
     import torch
 
     try:
-        import torchvision  # type: ignore[import-untyped]
+        import torchvision
 
         torch.ops.torchvision.nms  # noqa: B018 - looking it up is the test
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)

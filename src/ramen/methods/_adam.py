@@ -24,8 +24,12 @@ class AdamState:
         return cls(torch.zeros_like(affine), torch.zeros_like(affine))
 
 
-def adam_step(affine: Tensor, gradient: Tensor, state: AdamState, lr: float) -> tuple[Tensor, AdamState]:
-    """One step of Adam with its usual constants and no weight decay, equal to ``torch.optim.Adam``.
+def adam_step(
+    affine: Tensor, gradient: Tensor, state: AdamState, lr: float, decay: float = 0.0
+) -> tuple[Tensor, AdamState]:
+    """One step of Adam with its usual constants, equal to ``torch.optim.Adam``.
+
+    With ``decay`` it is equal to ``torch.optim.AdamW``: weights are decayed by lr times that.
 
     A gradient that is not finite makes the vector so, and every vector after it: it is enough to look at the
     last one.
@@ -38,5 +42,5 @@ def adam_step(affine: Tensor, gradient: Tensor, state: AdamState, lr: float) -> 
     first = _DECAY[0] * state.first + (1 - _DECAY[0]) * gradient
     second = _DECAY[1] * state.second + (1 - _DECAY[1]) * gradient.square()
     size = second.sqrt() / math.sqrt(1 - _DECAY[1] ** steps) + _EPS
-    adapted = affine - lr / (1 - _DECAY[0] ** steps) * first / size
+    adapted = (1 - lr * decay) * affine - lr / (1 - _DECAY[0] ** steps) * first / size
     return adapted, AdamState(first, second, steps)

@@ -367,7 +367,7 @@ class Method(DeclaredState, ABC):
 
         def read() -> dict[str, Tensor]:
             if not _saved_folder.is_one(path):
-                return _saved_state.read_file(path)
+                return self.counted_once(_saved_state.read_file(path))
             # The memories of the state's own parameters know how to put its shares together.
             undo = self.adopt(_saved_state.saved_parameters(next(iter(_saved_folder.states(path)))))
             try:
@@ -382,14 +382,18 @@ class Method(DeclaredState, ABC):
         """The state that is made of those of a group's processes: for this process, or this one alone."""
         first = next(states())
         refused = sum(int(state["images_refused"]) for state in states())
-        if self.peers is not None and self.peers.rank:
-            refused = 0  # counted by the first process
-        whole = {**first, "images_refused": torch.tensor(refused, device="cpu")}
+        whole = self.counted_once({**first, "images_refused": torch.tensor(refused, device="cpu")})
         for prefix, memory in self.memories.items():
             parts = (self._part(prefix, _content_of(state)) for state in states())
             whole = {name: whole[name] for name in whole if name not in self._names_of(prefix, first)}
             whole |= {f"{CONTENT}{prefix}{name}": tensor for name, tensor in memory.join(parts).items()}
         return whole
+
+    def counted_once(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The state of one process for this one of a group, whose first process counts what was refused."""
+        if self.peers is None or not self.peers.rank:
+            return state
+        return {**state, "images_refused": torch.zeros((), dtype=torch.int64, device="cpu")}
 
     def _names_of(self, prefix: str, state: Mapping[str, Tensor]) -> set[str]:
         return {f"{CONTENT}{prefix}{name}" for name in self._part(prefix, _content_of(state))}

@@ -24,9 +24,11 @@ class MethodInfo:
     notes: tuple[str, ...] = ()  # decisions that the papers leave open
     batch_sized: tuple[str, ...] = ()  # parameters that the counts of passes assume to be the batch size
     random: bool = False  # whether the seed changes answers, for some parameters
-    # filled in from the class on registration: its parameters, and what its docstring says about each
+    # filled in from the class on registration: its parameters, what its docstring says about each, and
+    # whether the processes of a group can share its stream
     defaults: Mapping[str, Any] = field(default_factory=dict)
     explanations: Mapping[str, str] = field(default_factory=dict)
+    joins_groups: bool = False
 
     def __str__(self) -> str:
         sized = f", with {' and '.join(self.batch_sized)} equal to the batch size" if self.batch_sized else ""
@@ -36,6 +38,7 @@ class MethodInfo:
             "predicts with": self.predicts_with,
             "depends on batch mates": "yes" if self.batch_dependent else "no",
             "passes per image": f"{self.forwards} forward, {self.backwards} backward{sized}",
+            "in a group of processes": "shares one stream" if self.joins_groups else "refuses",
         }
         lines = [f"{self.name}: {self.title}", *(f"  {key}: {value}" for key, value in rows.items())]
         lines += [f"  note: {note}" for note in self.notes]

@@ -19,6 +19,7 @@ from ramen.methods._argument_texts import argument_texts, explanations
 from ramen.methods._info import MethodInfo
 
 _PACKAGE = "ramen.methods"
+_JOINS_GROUPS = "joins_groups"
 GROUP = "group"  # says where a method runs, not what it does: no parameter that a record lists
 
 
@@ -73,7 +74,21 @@ class _Source:
             if isinstance(part, ast.FunctionDef) and part.name == "__init__"
         )
         texts = [argument_texts(ast.get_docstring(node)) for _, node in family]
-        return replace(info, defaults=defaults, explanations=explanations(defaults, texts))
+        said = (source._assigned(node, _JOINS_GROUPS) for source, node in family)
+        joins = next((value for value in said if value is not None), False)
+        return replace(
+            info, defaults=defaults, explanations=explanations(defaults, texts), joins_groups=joins
+        )
+
+    def _assigned(self, node: ast.ClassDef, name: str) -> Any:
+        """The value that a class gives to an attribute; None if it leaves that to its bases."""
+        for part in node.body:
+            match part:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+                    return self._value(value)
+                case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value) if target == name:
+                    return self._value(value)
+        return None
 
     def _line_of_descent(self, name: str) -> "list[tuple[_Source, ast.ClassDef]]":
         """A class and its bases in this package, each with the file that defines it."""

@@ -36,7 +36,12 @@ def register(info: MethodInfo) -> Callable[[_M], _M]:
             raise ValueError(f"name {info.name!r} is taken by {known.__module__}.{known.__qualname__}")
         defaults = _defaults(cls)
         texts = [argument_texts(vars(one).get("__doc__")) for one in cls.__mro__]
-        cls.info = dataclasses.replace(info, defaults=defaults, explanations=explanations(defaults, texts))
+        cls.info = dataclasses.replace(
+            info,
+            defaults=defaults,
+            explanations=explanations(defaults, texts),
+            joins_groups=cls.joins_groups,
+        )
         _METHODS[info.name] = cls
         return cls
 

@@ -7,8 +7,10 @@ state: the new one, or the one before.
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -27,10 +29,26 @@ def is_one(path: str | os.PathLike[str]) -> bool:
     return Path(path).is_dir()
 
 
-def write(folder: str | os.PathLike[str], state: Mapping[str, Tensor], peers: Peers) -> None:
+def holds_state(path: str | os.PathLike[str]) -> bool:
+    """Whether a whole state was written to this folder."""
+    return (Path(path) / _MANIFEST).exists()
+
+
+def write(
+    folder: str | os.PathLike[str],
+    state: Mapping[str, Tensor],
+    peers: Peers,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
     """Write this process's share; returns when all have written theirs. All processes call it.
 
     If one of them fails, all raise an error, and the folder holds what it held before.
+
+    Args:
+        folder: Which all processes see.
+        state: This process's share.
+        peers: The group.
+        facts: Plain values that become part of the state in the same step; those of the first process count.
     """
     path = Path(folder)
     token = peers.values(secrets.token_hex(8), "saving")[0]
@@ -42,7 +60,8 @@ def write(folder: str | os.PathLike[str], state: Mapping[str, Tensor], peers: Pe
 
     def write_manifest() -> None:
         if peers.rank == 0:
-            write_text(path / _MANIFEST, json.dumps({"format": _FORMAT, "version": 1, "files": names}))
+            manifest = {"format": _FORMAT, "version": 1, "files": names, "facts": dict(facts or {})}
+            write_text(path / _MANIFEST, json.dumps(manifest))
 
     try:
         peers.attempt(write_share, "saving")
@@ -75,7 +94,24 @@ def _names(path: Path, names: list[str]) -> bool:
         return False
 
 
+def remove(folder: str | os.PathLike[str]) -> None:
+    """Remove a state, the manifest first: whatever happens meanwhile, no half of it is taken for a state."""
+    path = Path(folder)
+    (path / _MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def facts(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The plain values that were written with a state."""
+    return dict(_manifest(Path(folder)).get("facts", {}))
+
+
 def _files(path: Path) -> list[str]:
+    names: list[str] = _manifest(path)["files"]
+    return names
+
+
+def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,5 +123,5 @@ def _files(path: Path) -> list[str]:
     match manifest:
         case {"format": str(kind), "version": 1, "files": [*names]} if kind == _FORMAT and names:
             if all(isinstance(name, str) and Path(name).name == name for name in names):
-                return names
+                return dict(manifest)
     raise DamagedError(f"{path / _MANIFEST} is damaged, or of another format or version")

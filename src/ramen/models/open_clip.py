@@ -2,13 +2,14 @@
 
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ramen.models.context_prompts import ContextPrompts, OpenClipPrompts, tower_with_tokens
 from ramen.models.downloads_needed import check_downloads
 from ramen.utils.checks import nearest
 
@@ -108,15 +109,38 @@ def load_tokenizer(model: str, cache_dir: str | os.PathLike[str] | None = None) 
 
 
 def text_encoder(clip: nn.Module, tokenizer: Tokenizer) -> TextEncoder:
-    """A function from texts to unit embeddings."""
-    device = next(clip.parameters()).device
+    """A function from texts to unit embeddings; a ``PromptTextEncoder`` if the text tower allows it.
+
+    The model is from then on one that is not trained.
+    """
+    clip.requires_grad_(False)
+    kind = _TextEncoder if tower_with_tokens(clip) is None else _PromptTextEncoder
+    return kind(clip, tokenizer)
+
+
+class _TextEncoder:
+    """From texts to unit embeddings."""
+
+    def __init__(self, clip: nn.Module, tokenizer: Tokenizer) -> None:
+        self._clip: Any = clip
+        self._tokenizer = tokenizer
 
     @torch.no_grad()
-    def encode_text(texts: list[str]) -> Tensor:
-        embeddings: Tensor = clip.encode_text(tokenizer(texts).to(device), normalize=True)  # type: ignore[operator]
+    def __call__(self, texts: list[str]) -> Tensor:
+        tokens = self._tokenizer(texts).to(next(self._clip.parameters()).device)
+        embeddings: Tensor = self._clip.encode_text(tokens, normalize=True)
         return embeddings
 
-    return encode_text
+    def __deepcopy__(self, memo: object) -> "_TextEncoder":
+        return self  # a text tower is large, and never changes
+
+
+class _PromptTextEncoder(_TextEncoder):
+    """The same, and it can embed prompts of vectors."""
+
+    def context_prompts(self, template: str, classes: Sequence[str]) -> ContextPrompts:
+        """The prompts of these classes in a template."""
+        return OpenClipPrompts(self._clip, self._tokenizer, template, classes)
 
 
 def _shorten(error: Exception, limit: int = 600) -> str:

@@ -89,13 +89,19 @@ class BatchAnswers:
     def answer(self, keys: Sequence[str], pixels: Tensor) -> BatchResults:
         """Results for a batch that ``stack`` returned, of images of the encoder's size ``(3, H, W)``."""
         try:
-            method = self.method
-            prediction = method.predict(self.images(pixels), return_support=method.retrieves)
-            return self._adapted(keys, prediction)
+            return self._adapted(keys, self._predict(pixels))
         except Exception as error:
             self._failures.add(_NOT_ADAPTED, error)
         # not above: the error keeps its frames alive, and with them what filled the memory
         return self.zero_shot(keys, pixels)
+
+    def adapted(self, keys: Sequence[str], pixels: Tensor) -> list[Result]:
+        """Results for a batch, which may be empty in a group of processes; errors are raised."""
+        prediction = self._predict(pixels)
+        return self._adapted(keys, prediction).results if keys else []
+
+    def _predict(self, pixels: Tensor) -> Prediction:
+        return self.method.predict(self.images(pixels), return_support=self.method.retrieves)
 
     def predicted(
         self, keys: Sequence[str], pixels: Tensor, prediction: Prediction | Exception

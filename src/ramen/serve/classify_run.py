@@ -39,6 +39,13 @@ class Answering(Protocol):
             files: How many there are.
         """
 
+    def heed(self, stop: StopRequest) -> None:
+        """Let requests to stop that come from elsewhere count too; called once the state is open."""
+
+    @property
+    def processes(self) -> int | None:
+        """How many processes answer together; None if this one does so alone."""
+
     def forget_unlearned(self, output: Output) -> int:
         """Remove rows of a killed run that are to be made again, once the state is open; says how many."""
 
@@ -79,8 +86,21 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
         console: Where to show progress.
     """
     request.check()
+    return classify_with(request, console, _answering(request))
+
+
+def classify_with(
+    request: ClassifyRequest, console: Console, answers: AbstractContextManager[Answering]
+) -> ClassifyReport:
+    """Classify files, or what is left to do of an earlier run.
+
+    Args:
+        request: What to do; it has been checked.
+        console: Where to show progress.
+        answers: What answers, as long as a block lasts.
+    """
     with ExitStack() as stack:
-        answering = stack.enter_context(_answering(request))
+        answering = stack.enter_context(answers)
         output = stack.enter_context(
             open_output(
                 request.out, answering.identity, state=answering.state, retry_failed=request.retry_failed
@@ -93,7 +113,8 @@ def classify_files(request: ClassifyRequest, console: Console) -> ClassifyReport
             files = request.photos.find(output.keys)
         say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
         stop = stack.enter_context(stop_on_signals(lambda: say("stopping after this batch")))
-        output.start()
+        answering.heed(stop)
+        output.start(answering.processes)
         for words in (*_introduction(request, output, files), *answering.notes(output, files, again)):
             say(words)
         _label(request, predictor, output, files, stop, console, answering.identity.classes)

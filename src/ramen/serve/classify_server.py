@@ -19,6 +19,7 @@ from ramen.serve.outputs.record import Identity
 from ramen.serve.predictor import Counts
 from ramen.serve.result import Result
 from ramen.serve.sources import NoImage, Source, expand
+from ramen.utils.stopping import StopRequest
 
 _RETRIES = 1000  # a service that is overloaded is waited for as long as the client's time for that lasts
 
@@ -50,7 +51,10 @@ class ServiceAnswering:
     Attributes:
         identity: What the answers are made with, as far as a service says so.
         state: The stream, which keeps what is learned.
+        processes: None: one process sends files.
     """
+
+    processes = None
 
     def __init__(self, request: ClassifyRequest, target: ServerTarget, client: Client) -> None:
         self._request, self._target, self._client = request, target, client
@@ -82,6 +86,9 @@ class ServiceAnswering:
         """
         max_delay = self._request.interval if self._request.watch else None
         yield ServedResults(self._client, self._target.stream, self._batch, max_delay)
+
+    def heed(self, stop: StopRequest) -> None:
+        """Nobody else can ask."""
 
     def forget_unlearned(self, output: Output) -> int:
         """Nothing: a service does not say which images it has learned."""

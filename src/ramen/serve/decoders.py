@@ -18,14 +18,14 @@ from torch import Tensor
 from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
 from ramen.images.file_reading import read_object
 from ramen.images.preprocess import Preprocess
-from ramen.serve.sources import NoImage, Source
+from ramen.serve.sources import Elsewhere, NoImage, Source
 
 _MOST_CHANNELS = 4  # of an array
 _UNNAMED = "image 0"  # what preprocessing calls a single image
 
 
 class DecodedSource(NamedTuple):
-    """A source with its pixels ``(3, H, W)``, or with an error that names it."""
+    """A source with its pixels ``(3, H, W)``, or with an error that names it; neither if it is elsewhere."""
 
     key: str
     pixels: NDArray[np.uint8] | None
@@ -53,7 +53,7 @@ class Decoder:
 
     def _detached(self, value: Any, key: str) -> Any:
         limits = self.settings
-        if isinstance(value, str | NoImage):
+        if isinstance(value, str | NoImage | Elsewhere):
             return value
         if isinstance(value, bytes | bytearray | memoryview):
             if memoryview(value).nbytes <= limits.max_bytes:
@@ -74,6 +74,8 @@ class Decoder:
         key, value = source
         if isinstance(value, NoImage):
             return DecodedSource(key, None, value.error)
+        if isinstance(value, Elsewhere):
+            return DecodedSource(key, None)
         if self._is_ready(value):
             return DecodedSource(key, np.ascontiguousarray(value.transpose(2, 0, 1)))
         try:

@@ -42,7 +42,8 @@ def forget_unlearned(output: Output, learned: int, batch_size: int) -> int:
 
     States are written in the background, so that rows may be there first, but no more than those of two
     batches. If more are ahead of the state, it is another one, or a damaged one: all rows stay, as they do if
-    a file is gone.
+    a file is gone. A group of processes writes its state less often: any number of its rows may be ahead, but
+    the state must not be older than the run.
 
     Args:
         output: Knows whether the last run was killed.
@@ -54,12 +55,20 @@ def forget_unlearned(output: Output, learned: int, batch_size: int) -> int:
     """
     if not output.recovering:
         return 0
-    last = output.last_results(2 * batch_size + 1)
-    ahead = [result for result in last if result.state_version > learned]
-    if len(ahead) > 2 * batch_size or not all(os.path.exists(result.key) for result in ahead):
+    ahead = 0
+    first: int | None = None  # how many images the state had seen after the run's first batch
+    in_first = 0  # how many of them were the batch's own
+    for result in output.results_of_last_run():
+        first = result.state_version if first is None else first
+        in_first += result.state_version == first and result.error is None
+        if result.state_version > learned:
+            ahead += 1
+            if not os.path.exists(result.key) or (ahead > 2 * batch_size and not output.by_group):
+                return 0
+    if output.by_group and first is not None and first - in_first > learned:
         return 0
-    output.remove_last(len(ahead))
-    return len(ahead)
+    output.remove_last(ahead)
+    return ahead
 
 
 def recover(predictor: ResultSource, output: Output, files: Sequence[str]) -> list[Result]:

@@ -13,6 +13,7 @@ from ramen.methods import Method
 from ramen.serve.batch_answers import BatchAnswers, BatchResults
 from ramen.serve.decoded_stream import DecodedStreams
 from ramen.serve.decoders import DecodedSource, Decoder
+from ramen.serve.group_batches import GroupBatches
 from ramen.serve.result import Result
 from ramen.serve.sources import NoImage, Source, expand
 from ramen.utils import checks
@@ -28,7 +29,7 @@ class Counts:
         zero_shot_fallbacks: Images answered zero-shot because the method failed.
         changed: Images whose label differs from the zero-shot one.
         refused: Images that the method could not use, as something about them was not finite; counted by the
-            method, since it was created or reset.
+            method, since it was created or reset. In a group, as of the last batch.
     """
 
     images: int = 0
@@ -51,7 +52,7 @@ class _Store(Protocol):
 
     def flush(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, *, save: bool = True) -> None: ...
 
 
 class Predictor:
@@ -69,13 +70,19 @@ class Predictor:
     are answered one at a time, whichever thread they are from, so all callers share one stream of adaptation.
     Nobody else may use the method meanwhile. A predictor serves the process that created it, not its forks.
 
+    The method may belong to a group of processes (``ramen.create(..., group=...)``). Then each of them has a
+    predictor, calls the same functions in step with the same sources, and gets all results. Each decodes and
+    answers its part of every batch. An error of the method is raised, as the others cannot answer without it.
+
     Args:
         method: What answers, such as ``ramen.create("ramen", clf)``. Its classifier must know how to
             preprocess images.
         store: A folder that keeps what the method has learned, so that another predictor can resume.
-        batch_size: How many sources are answered together; those that cannot be decoded count too.
+        batch_size: How many sources are answered together, by all processes of a group; those that cannot be
+            decoded count too.
         max_delay: Seconds after which a batch is answered that is not full, for sources that arrive slowly.
-            None waits until it is full or the sources end, so that the sources alone decide the answers.
+            None waits until it is full or the sources end, so that the sources alone decide the answers; it
+            must be None in a group, whose processes must make the same batches.
         workers: Processes that decode, beside this one, which decodes in a thread if there are none. A
             script that uses them must keep what it runs under ``if __name__ == "__main__":``. They run as
             long as results are being read.
@@ -117,8 +124,14 @@ class Predictor:
             checks.integer("batch_size", batch_size, 1),
             None if max_delay is None else checks.number("max_delay", max_delay, 0),
         )
+        if method.peers is not None and max_delay is not None:
+            raise ValueError(
+                "max_delay must be None in a group of processes, whose clocks would make different batches, "
+                f"got {max_delay}"
+            )
         self._method = method
         self._answers = BatchAnswers(method)
+        self._group = None if method.peers is None else GroupBatches(self._answers, method.peers, batch_size)
         self._counts = Counts(refused=method.images_refused)
         # reentrant: the handler of a signal may close the predictor in the middle of a batch
         self._lock = threading.RLock()
@@ -158,8 +171,9 @@ class Predictor:
 
     def _classify(self, sources: object) -> Generator[Result, None, None]:
         self._check_usable()
-        with self._streams.open(expand(sources)) as stream:
-            while batch := stream.batch():
+        group, found = self._group, expand(sources)
+        with self._streams.open(found if group is None else group.own_sources(found)) as stream:
+            while batch := stream.batch() if group is None else group.take(stream.batch):
                 yield from self._answer(batch)
                 self._check_usable()  # a fork would wait in vain for the next batch
 
@@ -173,9 +187,26 @@ class Predictor:
             key = found[0].key if found else "image 0"
             came = "several" if found else "none"
             image = Source(key, NoImage(f"{key}: classify_one takes one image, got {came}"))
-        return self._answer([self._decoder.decode(self._decoder.detach(image))])[0]
+        if self._group is None:
+            return self._answer([self._decoder.decode(self._decoder.detach(image))])[0]
+        own = next(self._group.own_sources(iter([image])))
+        batch = self._group.take(lambda: [self._decoder.decode(self._decoder.detach(own))])
+        return self._answer(batch)[0]
 
     def _answer(self, batch: Sequence[DecodedSource]) -> list[Result]:
+        return self._answer_alone(batch) if self._group is None else self._answer_together(batch, self._group)
+
+    def _answer_together(self, batch: Sequence[DecodedSource], group: GroupBatches) -> list[Result]:
+        with self._lock:
+            self._check_usable()
+            seen = self._method.images_seen
+            results = group.answer(batch)
+            self._count(results, 0, group.refused)
+            if self._store is not None and self._method.images_seen > seen:
+                self._store.save(results)
+        return results
+
+    def _answer_alone(self, batch: Sequence[DecodedSource]) -> list[Result]:
         images = [(source.key, source.pixels) for source in batch if source.pixels is not None]
         keys = [key for key, _ in images]
         pixels = self._answers.stack([pixels for _, pixels in images]) if images else None
@@ -183,7 +214,7 @@ class Predictor:
             self._check_usable()
             answered = BatchResults([]) if pixels is None else self._answers.answer(keys, pixels)
             results = self._in_order(batch, answered)
-            self._count(results, answered)
+            self._count(results, answered.zero_shot_fallbacks, self._method.images_refused)
             if self._store is not None and images:
                 self._store.save(results)
         return results
@@ -195,15 +226,15 @@ class Predictor:
             for source in batch
         ]
 
-    def _count(self, results: Sequence[Result], answered: BatchResults) -> None:
+    def _count(self, results: Sequence[Result], fallbacks: int, refused: int) -> None:
         before, errors = self._counts, sum(result.error is not None for result in results)
         self._counts = replace(
             before,
             images=before.images + len(results) - errors,
             errors=before.errors + errors,
-            zero_shot_fallbacks=before.zero_shot_fallbacks + answered.zero_shot_fallbacks,
+            zero_shot_fallbacks=before.zero_shot_fallbacks + fallbacks,
             changed=before.changed + sum(result.changed for result in results),
-            refused=self._method.images_refused,
+            refused=refused,
         )
 
     # -- the end --------------------------------------------------------------------------------------
@@ -218,8 +249,12 @@ class Predictor:
     def close(self) -> None:
         """End all that is running and close the store; does nothing the second time.
 
-        A batch that is being answered is finished first. Whoever is reading results gets a RuntimeError.
+        A batch that is being answered is finished first. Whoever is reading results gets a RuntimeError. In a
+        group with a store, all processes call it, and write what was learned.
         """
+        self._close(save=True)
+
+    def _close(self, *, save: bool) -> None:
         if os.getpid() != self._owner:  # nothing of what is running, nor the store, belongs to a fork
             self._closed = True
             return
@@ -229,7 +264,7 @@ class Predictor:
             self._closed = True
         self._streams.stop()
         if self._store is not None:
-            self._store.close()
+            self._store.close(save=save)
 
     def __enter__(self) -> "Predictor":
         self._check_usable()
@@ -238,7 +273,8 @@ class Predictor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # After an error the processes of a group may not be in step: their last snapshot stays.
+        self._close(save=error is None or self._group is None)
 
     def _check_usable(self) -> None:
         if os.getpid() != self._owner:  # asked first, as a lock may have been held at the moment of the fork
@@ -257,6 +293,7 @@ def _open_store(location: str | os.PathLike[str] | None, method: Method, save_ev
         return None
     if not isinstance(location, str | os.PathLike):
         raise TypeError(f"store must be a path or None, got {type(location).__name__}")
-    from ramen.serve.store import open_store
+    from ramen.serve.store import open_group_store, open_store
 
-    return open_store(location, method, save_every=save_every)
+    opened = open_store if method.peers is None else open_group_store
+    return opened(location, method, save_every=save_every)

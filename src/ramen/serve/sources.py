@@ -28,7 +28,7 @@ class Source(NamedTuple):
     """One image to decode."""
 
     key: str  # the path of a file, the caller's own key, or "image 17"
-    value: Any  # a path as a string, bytes, file object, PIL image, array, tensor; or ``NoImage``
+    value: Any  # a path as a string, bytes, file object, PIL image, array, tensor; ``NoImage``, ``Elsewhere``
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class NoImage:
     """In place of an image: why there is none, with the key."""
 
     error: str
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """In place of an image that another process of a group decodes."""
 
 
 @dataclass(frozen=True)

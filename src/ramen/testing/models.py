@@ -1,5 +1,6 @@
 """Small random CLIPs, quick enough for tests, in open_clip's own modules."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 import torch
@@ -84,6 +85,26 @@ class SmallTextEncoder:
         seeds = [int.from_bytes(sha256(text.encode()).digest()[:7]) for text in texts]
         rows = torch.stack([torch.randn(_WIDTH, generator=torch.Generator().manual_seed(s)) for s in seeds])
         return rows - (rows @ self.common)[:, None] * self.common
+
+    def context_prompts(self, template: str, classes: Sequence[str]) -> "SmallContextPrompts":
+        """Prompts of vectors, for methods that learn them."""
+        return SmallContextPrompts(self([template.replace("{}", name) for name in classes]))
+
+
+class SmallContextPrompts:
+    """Prompts whose context adds to what their classes' texts are embedded as, differently for each class."""
+
+    def __init__(self, texts: Tensor) -> None:
+        generator = torch.Generator().manual_seed(len(texts))
+        self._texts = texts
+        self.start = torch.randn(3, _WIDTH, generator=generator)
+        self._mixing = torch.randn(len(texts), 3 * _WIDTH, _WIDTH, generator=generator)
+
+    def __call__(self, context: Tensor) -> Tensor:
+        """Unit embeddings ``(B, C, d)`` of the classes for each context of ``(B, 3, d)``."""
+        texts, start, mixing = (part.to(context) for part in (self._texts, self.start, self._mixing))
+        moved = torch.einsum("bw,cwd->bcd", (context - start).flatten(1), mixing)
+        return F.normalize(texts + moved.tanh(), dim=-1)
 
 
 def noise(images: int, size: tuple[int, int], seed: int) -> Tensor:

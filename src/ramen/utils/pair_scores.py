@@ -24,6 +24,18 @@ def scores_of_pairs(seed: int, queries: Tensor, entries: Tensor) -> Tensor:
     return _shift(mixed, 11).to(torch.float64) * 2.0**-53
 
 
+def row_keys(rows: Tensor) -> Tensor:
+    """A number ``(B,)``, int64, for the content of each row of floats ``(B, ...)``; equal for equal rows.
+
+    It can stand for a stream number if draws are not to depend on a row's place in the stream. Whole numbers
+    are added up, so that it is the same on every device and whatever rows are beside it.
+    """
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
+    content = (rows.flatten(1) + 0.0).view(bits).to(torch.int64)  # adding 0 makes -0 and 0 equal
+    weights = _mix(torch.arange(1, content.shape[1] + 1, device=rows.device) * _signed(_GOLDEN)) | 1
+    return (content * weights).sum(1)
+
+
 def _mix(x: Tensor) -> Tensor:
     """The finaliser of splitmix64; products overflow on purpose."""
     x = (x ^ _shift(x, 30)) * _signed(_MIX_1)

@@ -34,6 +34,10 @@ class GroupError(RuntimeError):
     """The processes of a group cannot go on together."""
 
 
+class PeerFailedError(GroupError):
+    """Another process of the group has failed, and all of them know why; they are still in step."""
+
+
 @dataclass
 class Traffic:
     """What a process has sent to the others so far."""
@@ -67,7 +71,7 @@ class Peers:
             )
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.timeout = _chosen_timeout() if timeout is None else timeout
+        self.timeout = chosen_timeout() if timeout is None else timeout
         self.sizes = [0] * self.size
         self.traffic = Traffic()
         # Numbers that the host needs do not go through a GPU: a dead process is then found by the host.
@@ -114,16 +118,16 @@ class Peers:
         every = torch.empty(self.size * len(own), dtype=torch.uint8, device="cpu")
         self._gather_equal(every, own, what, self._on_host)()
         parts = zip(every.view(self.size, -1), lengths, strict=True)
-        return [json.loads(bytes(part[:length].tolist())) for part, length in parts]
+        return [json.loads(part[:length].numpy().tobytes()) for part, length in parts]
 
     def agree(self, error: Exception | None, what: str) -> None:
-        """Raise in all processes if one of them has an error: its own there, a ``GroupError`` elsewhere."""
+        """Raise in all processes if one has an error: its own there, a ``PeerFailedError`` elsewhere."""
         messages = self.values(None if error is None else f"{type(error).__name__}: {error}", what)
         if error is not None:
             raise error
         for rank, message in enumerate(messages):
             if message is not None:
-                raise GroupError(f"{what} failed in process {rank} of the group: {message}")
+                raise PeerFailedError(f"{what} failed in process {rank} of the group: {message}")
 
     def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
         """What ``work`` returns, if it succeeds in all processes; otherwise all of them raise an error."""
@@ -259,7 +263,8 @@ def check_same(peers: Peers, parameters: Mapping[str, Any], model: Any) -> None:
                 )
 
 
-def _chosen_timeout() -> float:
+def chosen_timeout() -> float:
+    """Seconds to wait for other processes, if a caller does not say."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         seconds = float(text) if text else _TIMEOUT

@@ -23,6 +23,11 @@ def is_first_process() -> bool:
     return not under_torchrun() or _number("RANK") == 0
 
 
+def local_processes() -> int:
+    """How many processes ``torchrun`` has started on this machine; one without it."""
+    return _number("LOCAL_WORLD_SIZE") if under_torchrun() else 1
+
+
 def refuse_torchrun(command: str, instead: str) -> None:
     """ValueError if ``torchrun`` has started several processes of a command that does not share its work.
 

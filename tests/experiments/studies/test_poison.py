@@ -11,7 +11,9 @@ from ramen.experiments.run.results import read_result, write_result
 from ramen.experiments.studies import poison
 from ramen.experiments.studies.attacks import ATTACKS, Budget
 from ramen.experiments.studies.poison import PoisonedMethod, method_rows, poison_study, ramen_rows
+from ramen.experiments.studies.poison_defences import ATTACKER, DEFENCES, EvidenceRamen, QuotaRamen
 from ramen.methods._registry import create
+from ramen.methods.ramen import Ramen
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.tiny_clip.model import load_tiny
 
@@ -128,6 +130,47 @@ def test_rows_of_ramen(classifier):
         ("tent", 2, None),
         *((label, 4, 2) for label in rows),
     ]
+
+
+def test_rows_of_defences(classifier):
+    rows = method_rows(24, {"tent": {}, "ramen": {"topk": 2}}, seeds=2, defences=True)
+    assert [row.label for row in rows[-2:]] == ["ramen, quota per source", "ramen, evidence-scaled steps"]
+    assert {(row.seeds, row.parameters["topk"]) for row in rows[-2:]} == {(2, 2)}
+    assert [type(row.create(classifier, 0)) for row in rows[-3:]] == [Ramen, QuotaRamen, EvidenceRamen]
+
+
+def test_a_quota_keeps_the_attacker_out_of_the_memory(data, classifier, monkeypatch):
+    """Half of the stream is his, and a tenth of what is learned may be."""
+    stored = {}
+
+    class Watched(QuotaRamen):
+        def step(self, first, usable):
+            step = super().step(first, usable)
+            numbers = range(self.memory.seen - len(usable), self.memory.seen)
+            stored.update(zip(numbers, self.sources.tolist(), strict=True))
+            return step
+
+        def predict(self, images, **given):
+            prediction = super().predict(images, return_support=True, **given)
+            used = prediction.support.numbers[prediction.support.valid]
+            shares.append(sum(stored[int(n)] == ATTACKER for n in used.unique()))
+            return prediction
+
+    shares = []
+    monkeypatch.setitem(DEFENCES, "quota per source", Watched)
+    row = PoisonedMethod("ramen", "ramen", {"capacity": 40, "topk": 40}, 1, "quota per source")
+    poison_study(
+        classifier,
+        [make_stream("mixed", data)],
+        [row],
+        attacks=["noise"],
+        shares=[0.5],
+        attacker_images=8,
+        budget=FAST,
+        batch=8,
+    )
+    assert sum(source == ATTACKER for source in stored.values()) == 32  # what he sends
+    assert 0 < max(shares) <= 10  # what is there to be retrieved of it: a tenth of the last 100
 
 
 def test_a_method_that_cannot_run_is_listed(data, classifier):

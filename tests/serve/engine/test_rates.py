@@ -50,6 +50,19 @@ def test_percentiles() -> None:
     assert rates.compute_ms() == {"p50": 7.0, "p90": 7.0, "p99": 7.0}
 
 
+def test_one_slow_batch_does_not_change_how_long_a_step_usually_takes() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    assert rates.usual_step_seconds() == 0.0
+    for milliseconds in (100.0, 120.0, 5000.0, 110.0, 130.0):
+        clock.now += 1.0
+        rates.add(8, 20.0, [1.0])
+        rates.add(8, milliseconds, [1.0])
+    assert rates.usual_step_seconds() == pytest.approx(0.12)
+    clock.now += 11
+    assert rates.usual_step_seconds() == 0.0
+
+
 def test_memory_is_bounded() -> None:
     clock = Clock()
     rates = Rates(clock)

@@ -20,8 +20,9 @@ RESIDENT: Any = object()
 PATIENCE = 60
 
 
-def room(rate: float = 0.0, **settings: Any) -> WaitingRoom:
-    return WaitingRoom(EngineSettings(**{"max_delay_ms": 0.0, "max_batch": 4, **settings}), lambda: rate)
+def room(rate: float = 0.0, step_seconds: float = 0.0, **settings: Any) -> WaitingRoom:
+    chosen = EngineSettings(**{"max_delay_ms": 0.0, "max_batch": 4, **settings})
+    return WaitingRoom(chosen, lambda: rate, lambda: step_seconds)
 
 
 def stream(name: str = "a", *, resident: bool = True) -> ServedStream:
@@ -254,6 +255,24 @@ def test_deadlines_are_checked_when_a_batch_is_formed() -> None:
     assert take(where) == [punctual]
     assert isinstance(late.future.exception(), DeadlineError)
     assert where.expired == 1
+
+
+def test_what_would_be_answered_too_late_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With batches of 0.5 s and 2 s for each request, nothing is begun after 1.5 s."""
+    where, a = room(step_seconds=0.5), stream()
+    start = time.monotonic()
+    hopeless = admit(where, a, timeout=2.0)
+    punctual = admit(where, a, timeout=2.2)
+    monkeypatch.setattr(time, "monotonic", lambda: start + 1.6)
+    assert take(where) == [punctual]
+    assert isinstance(hopeless.future.exception(), DeadlineError)
+    assert where.expired == 1
+
+
+def test_a_request_that_nothing_delays_is_begun_however_long_a_batch_takes() -> None:
+    where = room(step_seconds=1000.0)
+    ticket = admit(where, stream(), timeout=PATIENCE)
+    assert take(where) == [ticket]
 
 
 def test_a_ticket_expires_though_nothing_else_happens() -> None:

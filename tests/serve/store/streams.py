@@ -17,6 +17,10 @@ PARAMETERS = {
     "rotta": {"memory": 6},
     "watt": {"rounds": 1},
     "clipartt": {"iterations": 1},
+    "zero": {"views": 4},
+    "mta": {"views": 4},
+    "tps": {"views": 4},
+    "tpt": {"views": 4},
 }
 
 

@@ -39,6 +39,7 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "eps": 8 / 255,
         "seeds": 3,
         "baseline_seeds": 1,
+        "defences": False,
     },
     "combinations": {"seeds": 3, "variant": None},
 }
@@ -102,6 +103,10 @@ def study(
         list[str] | None,
         typer.Option(help="combinations: a row of its tables, beside Ramen; repeatable. Default: all."),
     ] = None,
+    defences: Annotated[
+        bool | None,
+        typer.Option("--defences", help="poison: also Ramen with defences that are not part of it."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
@@ -115,7 +120,7 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
     given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
-    given |= {"variant": variant}
+    given |= {"defences": defences, "variant": variant}
     with exit_on_error(*_failures(parallel)):
         own = own_options(name, given)
         if name == "harm":

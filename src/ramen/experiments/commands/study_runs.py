@@ -174,6 +174,7 @@ def _poison_rows(
         {e.method: e.overrides if e.method == "ramen" else e.parameters for e in planned},
         seeds=own["seeds"],
         baseline_seeds=own["baseline_seeds"],
+        defences=own["defences"],
     )
 
 

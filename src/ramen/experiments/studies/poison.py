@@ -18,9 +18,11 @@ from torch import Tensor
 from ramen.data.streams.stream import Stream
 from ramen.experiments.plan.values import plain
 from ramen.experiments.studies.attacks import ATTACKS, Budget, own_pixels
+from ramen.experiments.studies.poison_defences import DEFENCES, QuotaRamen
 from ramen.experiments.studies.poison_tables import loss_table, summary_table
 from ramen.experiments.studies.poisoned_streams import attacker_places, hold_out, part_of, poisoned_batches
 from ramen.experiments.studies.study_result import ReportProgress, no_progress, study
+from ramen.methods._base import Method
 from ramen.methods._choices import paper_values
 from ramen.methods._registry import create, describe, list_methods
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
@@ -44,12 +46,20 @@ class PoisonedMethod:
         method: A registered method.
         parameters: Those that do not have their defaults.
         seeds: On how many of the streams it runs, from the first.
+        defence: A name in ``poison_defences.DEFENCES``, for Ramen; empty for none.
     """
 
     label: str
     method: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = BASELINE_SEEDS
+    defence: str = ""
+
+    def create(self, classifier: ZeroShotClassifier, seed: int) -> Method:
+        """A fresh method."""
+        if self.defence:
+            return DEFENCES[self.defence](classifier, seed=seed, **self.parameters)
+        return create(self.method, classifier, seed=seed, **self.parameters)
 
 
 def ramen_rows(
@@ -75,18 +85,25 @@ def ramen_rows(
     return [PoisonedMethod(label, "ramen", {**values, **given}, seeds) for label, values in rows.items()]
 
 
+def defence_rows(parameters: Mapping[str, Any], seeds: int = SEEDS) -> list[PoisonedMethod]:
+    """Ramen as it is by default, with each defence that is not part of it."""
+    return [PoisonedMethod(f"ramen, {name}", "ramen", parameters, seeds, name) for name in DEFENCES]
+
+
 def method_rows(
     classes: int,
     methods: Mapping[str, Mapping[str, Any]],
     *,
     seeds: int = SEEDS,
     baseline_seeds: int = BASELINE_SEEDS,
+    defences: bool = False,
 ) -> list[PoisonedMethod]:
-    """One row per method, three for Ramen; ``methods`` has names with parameters."""
+    """One row per method, three for Ramen, or five with defences; ``methods`` has names with parameters."""
     rows: list[PoisonedMethod] = []
     for name, parameters in methods.items():
         if name == "ramen":
             rows += ramen_rows(classes, parameters, seeds)
+            rows += defence_rows(parameters, seeds) if defences else []
         else:
             rows.append(PoisonedMethod(name, name, parameters, baseline_seeds))
     return rows
@@ -268,11 +285,13 @@ class PoisonedScene:
     def answers(self, row: PoisonedMethod, poison: Tensor, share: float, batch: int) -> Tensor:
         """The labels that a fresh method gives to the benign images, in their order."""
         places = attacker_places(len(self.benign), share, self.benign.seed)
-        method = create(row.method, self.classifier, seed=self.benign.seed, **row.parameters)
+        method = row.create(self.classifier, self.benign.seed)
         labels: list[Tensor] = []
         for part in poisoned_batches(self.classifier, self.benign, poison, places, batch):
             if part.reset:
                 method.reset()
+            if isinstance(method, QuotaRamen):
+                method.sources = part.sources
             labels.append(method.predict(part.images).labels.cpu()[part.benign])
         return torch.cat(labels)
 

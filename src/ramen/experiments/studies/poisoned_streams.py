@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ramen.data.streams.stream import Stream
+from ramen.experiments.studies.poison_defences import ATTACKER, user_of
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.random_draws import Draws, IntArray
@@ -58,11 +59,19 @@ def attacker_places(benign: int, share: float, seed: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class PoisonedBatch:
-    """A batch of preprocessed images; ``benign`` says which are not the attacker's."""
+    """A batch of preprocessed images.
+
+    Attributes:
+        images: Of all users.
+        benign: Which of them are not the attacker's.
+        sources: Who sent each: the attacker, or one of the users.
+        reset: Whether the method is reset before it.
+    """
 
     images: Tensor
     benign: Tensor
-    reset: bool  # whether the method is reset before it
+    sources: Tensor
+    reset: bool
 
 
 def poisoned_batches(
@@ -91,5 +100,7 @@ def poisoned_batches(
         if count:
             repeated = [number % len(poison) for number in range(sent, sent + count)]
             images[attacked] = classifier.preprocess(poison[repeated]).to(images)
+        sources = torch.full_like(attacked, ATTACKER, dtype=torch.int64)
+        sources[~attacked] = torch.tensor([user_of(number) for number in range(seen, seen + others)])
         sent, seen = sent + count, seen + others
-        yield PoisonedBatch(images, ~attacked, part.start in resets)
+        yield PoisonedBatch(images, ~attacked, sources, part.start in resets)

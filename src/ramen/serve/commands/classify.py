@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +10,13 @@ import typer
 
 from ramen.serve.commands import options
 from ramen.utils.exit_codes import exit_on_error
-from ramen.utils.torchrun import refuse_torchrun
+from ramen.utils.torchrun import is_first_process, torchrun_group, under_torchrun
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ramen.serve.classify_request import ClassifyRequest, ServerTarget
+    from ramen.serve.classify_run import ClassifyReport
 
 EPILOG = (
     "Exit codes: 0 every file has an answer, or --watch was stopped; 1 the machine failed (no weights, no "
@@ -129,18 +133,22 @@ def classify(
 
     Writes one row per file: label, probability, what the model says without adaptation, or an error.
     Everything but --json goes to standard error. Interrupted or killed, the same command continues.
+
+    Under torchrun (`torchrun --nproc-per-node 8 -m ramen classify ...`) all processes share the work: one
+    stream, one memory; the first one writes and reports.
     """
     from rich.console import Console
 
-    from ramen.serve.classify_run import classify_files
     from ramen.serve.client.errors import ServerError
     from ramen.serve.model_loading import MissingWeightsError
+    from ramen.utils.peers import GroupError
 
-    with exit_on_error(MissingWeightsError, ServerError, ImportError):
-        refuse_torchrun("ramen classify", "start it once, or once for each part of the files")
+    def read_request() -> "ClassifyRequest":
         target = server_target(ctx, server, token, stream)
+        if under_torchrun():
+            refuse_in_group(watch=watch, server=server, state=state)
         request = make_request(
-            photos,
+            photos if is_first_process() else [],  # which alone reads standard input
             class_names(classes, classes_file, optional=target is not None),
             settings or [],
             templates or [],
@@ -166,14 +174,49 @@ def classify(
             },
         )
         request.check()
-        if model is None and target is None:
+        if model is None and target is None and is_first_process():
             typer.echo(WARNING, err=True)
-        report = classify_files(request, Console(stderr=True, quiet=quiet))
+        return request
+
+    console = Console(stderr=True, quiet=quiet)
+    with exit_on_error(MissingWeightsError, ServerError, ImportError, GroupError):
+        report = run_request(read_request, device, console)
+    if report is None:  # the first process reports
+        return
     if json_output:
         typer.echo(json.dumps(report.summary, indent=2))
     elif not quiet:
         typer.echo(in_words(report.summary), err=True)
     raise typer.Exit(report.exit_code)
+
+
+def run_request(
+    read_request: Callable[[], "ClassifyRequest"], device: str | None, console: "Console"
+) -> "ClassifyReport | None":
+    """Do what the command line asks for; None in all processes of ``torchrun`` but the first."""
+    from ramen.serve.classify_group import classify_in_group
+    from ramen.serve.classify_run import classify_files
+    from ramen.utils.devices import device_and_dtype_names
+
+    if not under_torchrun():
+        return classify_files(read_request(), console)
+    with torchrun_group(device_and_dtype_names(device, None)[0]) as group:
+        return None if group is None else classify_in_group(group, read_request, console)
+
+
+def refuse_in_group(*, watch: bool, server: str | None, state: str | None) -> None:
+    """ValueError for options that several processes cannot share, with the reason."""
+    if server is not None:
+        raise ValueError("--server: not under torchrun, as the service does the work: start the command once")
+    if watch:
+        raise ValueError(
+            "--watch: not under torchrun, whose processes must all make the same batches, whatever arrives "
+            "when: start one process, or give the files that are there"
+        )
+    if state is not None and "://" in state:
+        raise ValueError(
+            f"--state must be a folder under torchrun, which all processes see and write to, got {state}"
+        )
 
 
 def split_names(listed: str) -> list[str]:

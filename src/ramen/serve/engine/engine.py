@@ -70,7 +70,7 @@ class Engine(StreamManagement):
         self._model = _served_model(classifier, name, method, settings)
         self._rates, ids = Rates(), AnswerIds()
         self._places = open_places(settings.state)
-        room = WaitingRoom(settings, self._rates.recent_rate)
+        room = WaitingRoom(settings, self._rates.recent_rate, self._rates.usual_step_seconds)
         table = StreamTable(self._places, settings.max_streams)
         residency = Residency(settings, room, table, self._places, methods, failures)
         super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class _Second:
     batches: int = 0
     latencies: list[float] = field(default_factory=list)
     computed: list[float] = field(default_factory=list)
+    longest_ms: float = 0.0  # batch
 
 
 class Rates:
@@ -49,6 +51,7 @@ class Rates:
             second.batches += 1
             second.latencies += latencies_ms[: _SAMPLES - len(second.latencies)]
             second.computed += [computed_ms][: _SAMPLES - len(second.computed)]
+            second.longest_ms = max(second.longest_ms, computed_ms)
 
     def _forget(self, now: float) -> None:
         while self._seconds and now - self._seconds[0].start > SECONDS:
@@ -71,6 +74,15 @@ class Rates:
             self._forget(now)
             images = sum(second.images for second in self._seconds)
             return images / max(0.1, now - self._seconds[0].start) if images else 0.0
+
+    def usual_step_seconds(self) -> float:
+        """How long the longest batch of a second usually takes; 0 if nothing was answered lately.
+
+        Over seconds rather than batches, so that asking costs little: every request that comes does.
+        """
+        with self._lock:
+            self._forget(self._clock())
+            return median(second.longest_ms for second in self._seconds) / 1000 if self._seconds else 0.0
 
     def mean_batch(self) -> float | None:
         """Images per batch."""

@@ -43,6 +43,8 @@ class WaitingRoom:
     Args:
         settings: Limits of the room and of a batch.
         rate: Images that are answered per second now, to estimate when there will be room.
+        step_seconds: How long a batch takes now, to estimate whether answers would come in time; 0 if that is
+            not known.
 
     Attributes:
         images: Images that wait or are being answered.
@@ -52,14 +54,20 @@ class WaitingRoom:
         cancelled: Tickets that were withdrawn.
     """
 
-    def __init__(self, settings: EngineSettings, rate: Callable[[], float]) -> None:
-        self._settings, self._rate = settings, rate
+    def __init__(
+        self,
+        settings: EngineSettings,
+        rate: Callable[[], float],
+        step_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._settings, self._rate, self._step_seconds = settings, rate, step_seconds
         self._delay = settings.max_delay_ms / 1000
         self._changed = threading.Condition()
         self._lines: OrderedDict[ServedStream, _Line] = OrderedDict()  # in the order of their turns
         self._busy: set[ServedStream] = set()  # being answered, or held
         self._wanted: Counter[ServedStream] = Counter()  # to be held as soon as they are not busy
-        self._deadlines: list[tuple[float, int, Ticket]] = []  # a heap; some of these are gone already
+        # A heap of the times by which tickets must be taken; some of these are gone already.
+        self._last_starts: list[tuple[float, int, Ticket]] = []
         self._numbers = itertools.count()
         self._closed = False
         self.images = self.bytes = 0
@@ -91,9 +99,18 @@ class WaitingRoom:
         self.images += len(ticket)
         self.bytes += ticket.nbytes
         if ticket.deadline is not None:
-            heapq.heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
-            if self._deadlines[0][2] is ticket:
+            last_start = self._last_start(ticket.arrived, ticket.deadline)
+            heapq.heappush(self._last_starts, (last_start, next(self._numbers), ticket))
+            if self._last_starts[0][2] is ticket:
                 self._changed.notify_all()
+
+    def _last_start(self, arrived: float, deadline: float) -> float:
+        """When it is too late to begin, as a batch takes its time.
+
+        Not before half of the time is over: a request that asks for less time than a batch takes is still
+        answered if nothing delays it, and if batches become faster, the estimate learns of it.
+        """
+        return max(deadline - self._step_seconds(), (arrived + deadline) / 2)
 
     def _giving_way(self, ticket: Ticket) -> list[Ticket] | None:
         """Tickets without which there is room: the last ones of longer lines; None if there is no room."""
@@ -179,8 +196,8 @@ class WaitingRoom:
 
     def _take_expired(self, now: float) -> list[Ticket]:
         expired = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            ticket = heapq.heappop(self._deadlines)[2]
+        while self._last_starts and self._last_starts[0][0] <= now:
+            ticket = heapq.heappop(self._last_starts)[2]
             if ticket.state is TicketState.WAITING:
                 self._remove(ticket)
                 expired.append(ticket)
@@ -239,8 +256,8 @@ class WaitingRoom:
 
     def _patience(self, now: float) -> float | None:
         """How long nothing is to be done unless something changes."""
-        times = [self._ready()[1] + self._delay, self._deadlines[0][0] if self._deadlines else float("inf")]
-        soonest = min(times)
+        last_start = self._last_starts[0][0] if self._last_starts else float("inf")
+        soonest = min(self._ready()[1] + self._delay, last_start)
         return None if soonest == float("inf") else max(0.0, soonest - now)
 
     def _batch(self, now: float) -> list[Ticket]:

@@ -1,9 +1,9 @@
 """The output of a run that may be interrupted and started again: rows, their record, a lock."""
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from ramen.serve.outputs import parquet
@@ -35,6 +35,7 @@ class Output:
         before: How many results it had when this run started.
         recovering: Whether the last run was killed while it used the state that this run uses: then the
             state may have learned images whose results are not in the output.
+        by_group: Whether the last run was one of a group of processes, whose state is written less often.
     """
 
     def __init__(self, path: Path, rows: LabelFile, record: OutputRecord, state: str | None) -> None:
@@ -43,14 +44,20 @@ class Output:
         last = record.runs[-1] if record.runs else None
         killed = last is not None and last.seconds is None
         self.recovering = killed and state is not None and last is not None and last.state == state
+        self.by_group = last is not None and last.processes is not None
         self._last_before = 0 if last is None else last.before
         self._run: RunRecord | None = None
         self._start = time.monotonic()
 
-    def start(self) -> None:
-        """Note that a run starts. Whatever can be refused has been refused before."""
+    def start(self, processes: int | None = None) -> None:
+        """Note that a run starts. Whatever can be refused has been refused before.
+
+        Args:
+            processes: How many answer together; None for one without a group.
+        """
         self.before = self._rows.tally.files
-        self._run, self._start = self._record.start(self._state, self.before), time.monotonic()
+        self._run = self._record.start(self._state, self.before, processes)
+        self._start = time.monotonic()
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -92,10 +99,9 @@ class Output:
         """All results, from the first on."""
         return self._rows.results()
 
-    def last_results(self, most: int) -> list[Result]:
-        """The last results of the last run before this one, at most so many."""
-        own = max(0, self._rows.tally.files - self._last_before)
-        return list(deque(self._rows.results(), maxlen=min(own, most)))
+    def results_of_last_run(self) -> Iterator[Result]:
+        """Those of the last run before this one."""
+        return islice(self._rows.results(), self._last_before, None)
 
     def remove_last(self, count: int) -> None:
         """Remove the last results."""

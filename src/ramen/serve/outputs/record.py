@@ -73,6 +73,7 @@ class RunRecord:
         before: How many results were in the output.
         seconds: How long it took; None while it runs, and for ever if it was killed.
         files: How many files it added to the output.
+        processes: How many answered together; None for one without a group.
     """
 
     started: str
@@ -80,6 +81,7 @@ class RunRecord:
     before: int = 0
     seconds: float | None = None
     files: int = 0
+    processes: int | None = None
 
 
 @dataclass
@@ -96,9 +98,10 @@ class OutputRecord:
     identity: dict[str, Any]
     runs: list[RunRecord] = field(default_factory=list)
 
-    def start(self, state: str | None, before: int) -> RunRecord:
+    def start(self, state: str | None, before: int, processes: int | None = None) -> RunRecord:
         """Note that a run starts, with so many results in the output."""
-        self.runs.append(RunRecord(datetime.now(UTC).isoformat(timespec="seconds"), state, before))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.runs.append(RunRecord(now, state, before, processes=processes))
         self.write()
         return self.runs[-1]
 

@@ -6,8 +6,12 @@ counters; nothing is ever changed in place. The state is what all records say to
 earlier ones (``replay``). A row that has been overwritten since is dead in its old record. When too much of
 the log is dead, the rows of the oldest segment that are alive are written once more, and the segment is
 removed (``state_store``): that way the log takes at most twice what the memory takes.
+
+A group of processes that shares a method has snapshots in place of the log (``group_store``); each takes over
+what the other has left.
 """
 
+from ramen.serve.store.group_store import GroupStore, open_group_store
 from ramen.serve.store.state_store import StateStore, open_store
 
-__all__ = ["StateStore", "open_store"]
+__all__ = ["GroupStore", "StateStore", "open_group_store", "open_store"]

@@ -3,16 +3,19 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ramen.methods import _saved_folder
 from ramen.methods._base import Method
 from ramen.methods._saved_state import ForeignStateError
 from ramen.serve.result import Result
 from ramen.serve.store.records import Gap, read_records
 from ramen.serve.store.replay import VERSION, Replay
 from ramen.serve.store.segments import Segments
+from ramen.utils.sealed_tensors import DamagedError
 
 log = logging.getLogger("ramen")
 
@@ -29,6 +32,7 @@ class Opened:
         recovered: What had to be repaired, in words.
         damaged: Segments that were set aside.
         rewrite: Whether all of the state must be written again.
+        from_snapshot: Whether it is the state of a group's snapshot, to be removed once it is written again.
     """
 
     copies: dict[str, Tensor] = field(default_factory=dict)
@@ -38,6 +42,7 @@ class Opened:
     recovered: str | None = None
     damaged: frozenset[int] = frozenset()
     rewrite: bool = False
+    from_snapshot: bool = False
 
 
 def read_store(segments: Segments, method: Method) -> Opened:
@@ -45,8 +50,12 @@ def read_store(segments: Segments, method: Method) -> Opened:
 
     A damaged end is cut off: a process was killed while it wrote, and nothing that was promised is lost. If
     something is damaged elsewhere, the method continues with the rest. A state that belongs to something
-    else raises ForeignStateError, and the store stays as it is.
+    else raises ForeignStateError, and the store stays as it is. So does a damaged snapshot of a group, with a
+    ValueError: there is no rest to continue with.
     """
+    snapshot = segments.snapshot()
+    if snapshot is not None:
+        return _read_snapshot(segments, method, snapshot)
     found = _Log(segments)
     replay = found.replay
     if not replay.facts:
@@ -54,16 +63,54 @@ def read_store(segments: Segments, method: Method) -> Opened:
     try:
         method.load_state_dict(replay.state(), salvage=bool(found.lost))
     except ForeignStateError as error:
-        raise ForeignStateError(f"the store cannot be used, and stays as it is: {error}") from None
+        raise _unusable(error) from None
     except (ValueError, TypeError, KeyError, IndexError) as error:
         return _start_empty(segments, found, str(error))
-    answers = tuple(map(Result.from_dict, replay.facts["answers"]))
+    answers = _results(replay.facts)
     if not found.lost:
         opened = found.cut()
         return replace(opened, copies=replay.copies, answers=answers)
     aside = _set_aside(segments, found.lost)
     said = _said(f"{'; '.join(found.lost.values())}; continuing with the rest ({aside})")
     return Opened({}, found.sizes, found.counts, answers, said, frozenset(found.lost), rewrite=True)
+
+
+def read_log(segments: Segments) -> tuple[dict[str, Tensor], tuple[Result, ...]] | None:
+    """The state of a log and the results of its last batch, for whoever changes nothing; None if it is empty.
+
+    A damaged end does not count; ValueError if something is damaged elsewhere.
+    """
+    found = _Log(segments)
+    if found.lost:
+        raise DamagedError(
+            f"the store is damaged: {'; '.join(found.lost.values())}. One process repairs it when it opens it"
+        )
+    facts = found.replay.facts
+    return (found.replay.state(), _results(facts)) if facts else None
+
+
+def _read_snapshot(segments: Segments, method: Method, folder: Path) -> Opened:
+    try:
+        method.load(folder)
+    except ForeignStateError as error:
+        raise _unusable(error) from None
+    sizes = {number: len(segments.read(number)) for number in segments.numbers()}  # of no use any more
+    answers = snapshot_answers(folder)
+    counts = dict.fromkeys(sizes, 0)
+    return Opened(sizes=sizes, counts=counts, answers=answers, rewrite=True, from_snapshot=True)
+
+
+def snapshot_answers(folder: Path) -> tuple[Result, ...]:
+    """The results of the last batch that a group's snapshot has learned from."""
+    return _results(_saved_folder.facts(folder))
+
+
+def _results(facts: Mapping[str, Any]) -> tuple[Result, ...]:
+    return tuple(map(Result.from_dict, facts.get("answers", ())))
+
+
+def _unusable(error: ForeignStateError) -> ForeignStateError:
+    return ForeignStateError(f"the store cannot be used, and stays as it is: {error}")
 
 
 class _Log:

@@ -115,6 +115,12 @@ class RemoteSegments(Segments):
         if self._files.exists(self._folder(number)):
             self._files.rm(self._folder(number), recursive=True)
 
+    def snapshot(self) -> None:
+        """None: groups need a folder."""
+
+    def remove_snapshot(self) -> None:
+        """There is none."""
+
     def set_aside(self, number: int) -> str:
         """Copy the objects to another name, and remove them."""
         aside = f"{self._folder(number)}.damaged"

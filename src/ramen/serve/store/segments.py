@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from ramen.methods import _saved_folder
 from ramen.serve.store.records import Buffer
 from ramen.utils.file_locks import file_lock
 
 IS_USING = "is using this store"
+_SNAPSHOT = "group"
 _NAME = re.compile(r"segment-(\d{8})\.log")
 
 
@@ -56,6 +58,14 @@ class Segments(ABC):
         """Remove a segment."""
 
     @abstractmethod
+    def snapshot(self) -> Path | None:
+        """The state that a group of processes has left here, if there is one; it overrides the segments."""
+
+    @abstractmethod
+    def remove_snapshot(self) -> None:
+        """Remove it, after the segments have what was in it."""
+
+    @abstractmethod
     def set_aside(self, number: int) -> str:
         """Keep a damaged segment under another name, and return that name."""
 
@@ -74,7 +84,15 @@ class LocalSegments(Segments):
 
     def lock(self) -> AbstractContextManager[None]:
         """A lock that ends with the process."""
-        return file_lock(self._folder / "lock", IS_USING)
+        return file_lock(self._lock_file, IS_USING)
+
+    def locked(self) -> bool:
+        """Whether somebody holds the lock, as far as this process sees the folder."""
+        return self._lock_file.exists()
+
+    @property
+    def _lock_file(self) -> Path:
+        return self._folder / "lock"
 
     def numbers(self) -> list[int]:
         """Of all segments, in order."""
@@ -116,6 +134,20 @@ class LocalSegments(Segments):
     def remove(self, number: int) -> None:
         """Remove a file; if the machine stops now, it may come back, which does no harm."""
         self._path(number).unlink(missing_ok=True)
+
+    def snapshot(self) -> Path | None:
+        """A folder in this one."""
+        return self.snapshot_folder if _saved_folder.holds_state(self.snapshot_folder) else None
+
+    @property
+    def snapshot_folder(self) -> Path:
+        """Where groups of processes leave their state."""
+        return self._folder / _SNAPSHOT
+
+    def remove_snapshot(self) -> None:
+        """Remove that folder, what makes it valid first."""
+        _saved_folder.remove(self.snapshot_folder)
+        self._settle_folder()
 
     def set_aside(self, number: int) -> str:
         """Rename a file."""

@@ -124,7 +124,19 @@ class StateStore:
         self._learned = 0  # images since the last write
         if found.rewrite:
             self._begin_write()
-            self._settle()
+            error = self._settle()
+            if found.from_snapshot:
+                self._leave_snapshot(error)
+
+    def _leave_snapshot(self, error: Exception | None) -> None:
+        """From now on the log is the state, and not a group's snapshot; not if it could not be written."""
+        try:
+            if error is not None:
+                raise error
+            self._segments.remove_snapshot()
+        except BaseException:
+            self._stack.close()
+            raise
 
     def _adopt(self, found: Opened) -> None:
         self.answers, self.recovered = found.answers, found.recovered
@@ -177,10 +189,15 @@ class StateStore:
         if error is not None:
             raise error
 
-    def close(self) -> None:
-        """Write the rest and leave the store to others."""
+    def close(self, *, save: bool = True) -> None:
+        """Write the rest and leave the store to others.
+
+        Args:
+            save: False leaves the rest out.
+        """
         try:
-            self.flush()
+            if save:
+                self.flush()
         except Exception:
             log.exception("what was learned last could not be saved")
         finally:

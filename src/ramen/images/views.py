@@ -1,0 +1,112 @@
+"""Random views of images: each a part of the image, scaled to its full size, and half of them mirrored.
+
+The parts are drawn as torchvision's ``RandomResizedCrop`` draws them. What is drawn for an image depends on a
+seed and on its own pixels, neither on its batch nor on its place in the stream. Nothing is copied to or from
+the images' device.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ramen.utils.pair_scores import pair_scores, row_keys
+
+SMALLEST_CROP = 0.08  # of the image's area
+_SHAPES = 3 / 4, 4 / 3  # width over height
+_TRIES = 10  # crops that do not fit into the image are drawn again, so many in all
+_DRAWS = 2 * _TRIES + 3  # numbers for a view: area and shape for each try, place across and down, mirrored
+
+
+def random_views(images: Tensor, number: int, smallest_crop: float = SMALLEST_CROP, seed: int = 0) -> Tensor:
+    """Views ``(B, number, 3, H, W)`` of images ``(B, 3, H, W)`` in fp32 or fp64; the first is the image.
+
+    Args:
+        images: Any pixels: to normalise before or after makes no difference.
+        number: How many views of each image.
+        smallest_crop: The least share of an image's area that a view shows.
+        seed: Decides what is drawn, together with an image's pixels.
+    """
+    if number == 1:
+        return images[:, None]
+    places = torch.arange((number - 1) * _DRAWS, device=images.device)
+    keys = row_keys(images.float())  # the same pixels in another precision have the same views
+    uniform = pair_scores(seed, keys, places).view(len(images), number - 1, _DRAWS)
+    boxes, mirrored = draw_crops(uniform, (images.shape[2], images.shape[3]), smallest_crop)
+    return torch.cat([images[:, None], resized_crops(images, boxes, mirrored)], 1)
+
+
+def draw_crops(uniform: Tensor, size: tuple[int, int], smallest_crop: float) -> tuple[Tensor, Tensor]:
+    """The crops that uniform numbers ``(..., 23)`` in [0, 1) stand for.
+
+    Args:
+        uniform: fp64.
+        size: Height and width of the image.
+        smallest_crop: The least share of its area.
+
+    Returns:
+        Top, left, height and width in pixels, ``(..., 4)`` in fp64, and whether the view is mirrored.
+    """
+    height, width = size
+    areas = (smallest_crop + (1 - smallest_crop) * uniform[..., :_TRIES]) * (height * width)
+    low, high = (math.log(shape) for shape in _SHAPES)
+    shapes = torch.exp(low + (high - low) * uniform[..., _TRIES : 2 * _TRIES])
+    widths, heights = (areas * shapes).sqrt().round(), (areas / shapes).sqrt().round()
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+
+    # The first that fits; if none does, as large a part of the middle as has an allowed shape.
+    first = fits.to(torch.uint8).argmax(-1, keepdim=True)
+    instead_height, instead_width = _central_crop(height, width)
+    fits = fits.any(-1, keepdim=True)
+    heights = torch.where(fits, heights.gather(-1, first), instead_height)
+    widths = torch.where(fits, widths.gather(-1, first), instead_width)
+    left, top, mirrored = uniform[..., 2 * _TRIES :].split(1, -1)
+    left = torch.where(fits, (left * (width - widths + 1)).floor(), (width - instead_width) // 2)
+    top = torch.where(fits, (top * (height - heights + 1)).floor(), (height - instead_height) // 2)
+    return torch.cat([top, left, heights, widths], -1), mirrored.squeeze(-1) < 0.5
+
+
+def _central_crop(height: int, width: int) -> tuple[int, int]:
+    """Height and width of what is taken if no crop fits: the whole image, unless it is long or tall."""
+    shape, (low, high) = width / height, _SHAPES
+    return (round(width / low) if shape < low else height), (round(height * high) if shape > high else width)
+
+
+def resized_crops(images: Tensor, boxes: Tensor, mirrored: Tensor) -> Tensor:
+    """Parts of images, scaled to the size of the images by bilinear interpolation.
+
+    Parts are never larger than the image, so that no pixel is left out and nothing needs to be smoothed.
+
+    Args:
+        images: ``(B, 3, H, W)``.
+        boxes: Top, left, height and width in pixels, ``(B, views, 4)``.
+        mirrored: Whether left and right are exchanged, ``(B, views)``.
+
+    Returns:
+        ``(B, views, 3, H, W)``.
+    """
+    batch, views = mirrored.shape
+    height, width = images.shape[2:]
+    top, left, heights, widths = boxes.flatten(0, 1)[..., None].unbind(1)
+    rows = _places(height, top, heights)
+    columns = _places(width, left, widths)
+    columns = torch.where(mirrored.flatten()[:, None], columns.flip(1), columns)
+    # grid_sample counts from -1 to 1 between the outer edges
+    y, x = (2 * rows + 1) / height - 1, (2 * columns + 1) / width - 1
+    grid = torch.stack([x[:, None, :].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], -1)
+    parts = F.grid_sample(
+        images[:, None].expand(-1, views, -1, -1, -1).flatten(0, 1),
+        grid.to(images.dtype),
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=False,
+    )
+    return parts.view(batch, views, *images.shape[1:])
+
+
+def _places(length: int, start: Tensor, extent: Tensor) -> Tensor:
+    """Where each of ``length`` pixels comes from, ``(views, length)``: never from beyond the part's edges."""
+    centres = torch.arange(length, dtype=start.dtype, device=start.device) + 0.5
+    within = (centres * (extent / length) - 0.5).clamp_min(0)
+    return start + torch.minimum(within, extent - 1)
