@@ -5,13 +5,11 @@ import torch
 
 from ramen import testing
 from ramen.experiments.studies import combined_methods as combined
-from ramen.images.object_destruction import shuffle_patches
 from ramen.methods._steps import mixed_logits, sample_gradients
 from ramen.methods.oga import OGA
 from ramen.methods.ramen import Ramen
 from ramen.methods.tda import TDA
 from ramen.utils.numerics import plain_numerics
-from ramen.utils.pair_scores import pair_scores
 
 PAPER = {"capacity": 4, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "fp32"}
 
@@ -108,42 +106,6 @@ def test_a_prior_changes_the_answers_of_ramen_alone(classifier, prior):
         assert abs(float(smooth.sum()) - 1) < 1e-6
         expected = before * smooth if prior == "logits" else before + smooth.log()
         torch.testing.assert_close(logits_of(method, images), expected, atol=1e-4, rtol=1e-5)
-
-
-# -- DeYO's filter ----------------------------------------------------------------------------------
-
-
-def test_only_images_with_a_shape_enter_the_memory(classifier):
-    method = combined.ShapeFilteredRamen(classifier, 0.02, patches=2, **{**PAPER, "capacity": 100})
-    stored, seen = [], 0
-    for images in batches():
-        orders = pair_scores(0, torch.arange(seen, seen + len(images)), torch.arange(4)).argsort(1)
-        for number, image in enumerate(images):
-            with torch.no_grad():
-                whole = classifier.logits(classifier.encode(image[None])).softmax(1)[0]
-                broken = shuffle_patches(image[None], orders[number : number + 1], 2)
-                after = classifier.logits(classifier.encode(broken)).softmax(1)[0]
-            if whole.max() - after[whole.argmax()] > 0.02:
-                stored.append(seen + number)
-        prediction = method.predict(images, return_support=True)
-        assert not prediction.fallback.any()  # all are answered by the method
-        seen += len(images)
-    everything = method.memory.state()["numbers"][1:].tolist()
-    assert sorted(everything) == stored
-    assert 0 < len(stored) < seen
-
-
-def test_a_filter_that_stops_nothing_or_everything(classifier):
-    open_one, closed = (combined.ShapeFilteredRamen(classifier, limit, **PAPER) for limit in (-1.0, 2.0))
-    plain = Ramen(classifier, **PAPER)
-    for images in batches(3):
-        expected = plain.predict(images)
-        assert torch.equal(logits_of(open_one, images), expected.logits)
-        torch.testing.assert_close(logits_of(closed, images), expected.zero_shot_logits, atol=1e-4, rtol=1e-4)
-    assert len(closed.memory) == 0
-    bad = batches(1)[0]
-    bad[2] = torch.nan
-    assert closed.predict(bad).fallback.tolist() == [False, False, True, False, False, False]
 
 
 # -- agreement of signs -----------------------------------------------------------------------------

@@ -92,12 +92,7 @@ def variants() -> list[RamenVariant]:
             for prior in combined.PRIORS
         ),
         *(
-            RamenVariant(
-                f"+ DeYO's filter, {threshold:g}",
-                ADDED,
-                combined.ShapeFilteredRamen,
-                {"plpd_threshold": threshold},
-            )
+            RamenVariant(f"+ DeYO's filter, {threshold:g}", ADDED, parameters={"shape_filter": threshold})
             for threshold in (0.0, 0.2)
         ),
         *(

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramen.images.object_destruction import shuffle_patches
 from ramen.memory.group_memory import memory_for
 from ramen.memory.retrieval import Selection
 from ramen.memory.storage import Staged
@@ -23,7 +22,6 @@ from ramen.methods.tda import TDA
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.numerics import finite_or_zero, finite_rows
-from ramen.utils.pair_scores import pair_scores
 
 CACHES: dict[str, type[EmbeddingMethod]] = {"tda": TDA, "oga": OGA}
 SOURCES = ("pretrained", "adapted")
@@ -109,59 +107,6 @@ def batch_prior(logits: Tensor, usable: Tensor) -> Tensor:
     return (mean + smoothing) / (1 + smoothing * classes)
 
 
-class ShapeFilteredRamen(Ramen):
-    """Ramen whose memory takes only images that pass DeYO's filter of shapes; all are answered.
-
-    Args:
-        classifier: What it adapts.
-        plpd_threshold: The probability of the predicted class must fall by more than this if the image's
-            patches are shuffled.
-        patches: Patches along each side of an image.
-        parameters: Ramen's.
-    """
-
-    recordable = False
-
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        plpd_threshold: float = 0.2,
-        patches: int = 4,
-        **parameters: Any,
-    ) -> None:
-        super().__init__(classifier, **parameters)
-        self.plpd_threshold = checks.number("plpd_threshold", plpd_threshold, -1)
-        self.patches = checks.integer("patches", patches, 2)
-
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
-        """Ramen's answer."""
-        self._images = images
-        return super().adapt(images, usable)
-
-    def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
-        """Ramen's step, in which an image without a shape leaves no trace."""
-        passes = self._depends_on_shape(first.logits)
-        own = super().step(first, usable & passes)
-        kept_out = usable & ~passes & finite_rows(first.gradients) & finite_rows(first.embeddings)
-
-        def answer(logits: Tensor) -> Answer:
-            made = own.answer(logits)
-            return replace(made, usable=made.usable | kept_out)
-
-        return OwnStep(own.affine, answer)
-
-    def _depends_on_shape(self, logits: Tensor) -> Tensor:
-        images = self._images
-        numbers = self.images_seen + torch.arange(len(images), device=images.device)
-        places = torch.arange(self.patches**2, device=images.device)
-        orders = pair_scores(self.seed, numbers, places).argsort(1)
-        clf, destroyed = self.classifier, shuffle_patches(images, orders, self.patches)
-        before, after = logits.softmax(1), clf.logits(clf.encode(destroyed)).softmax(1)
-        labels = before.argmax(1, keepdim=True)
-        drop = (before.gather(1, labels) - after.gather(1, labels)).squeeze(1)
-        return drop > self.plpd_threshold
-
-
 class AgreeingRamen(Ramen):
     """Ramen that moves a parameter only if the retrieved gradients agree about its direction.
 
@@ -189,7 +134,8 @@ class AgreeingRamen(Ramen):
         queues = first.logits.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
         usable = usable & finite_rows(first.gradients)
         signs = first.gradients.sign()
-        staged = self._signs.stage(queues, first.embeddings, signs, first.entropies, keep=usable)
+        keep = usable if first.storable is None else usable & first.storable
+        staged = self._signs.stage(queues, first.embeddings, signs, first.entropies, keep=keep)
         self._signs.put(staged)
         return super().step(first, usable)
 
