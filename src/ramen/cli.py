@@ -17,6 +17,7 @@ from ramen.experiments.commands.report import report
 from ramen.experiments.commands.run import run
 from ramen.experiments.commands.study import study
 from ramen.experiments.commands.sweep import sweep
+from ramen.experiments.commands.tune import tune
 from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
 from ramen.serve.commands.classify import classify, split_names
 from ramen.serve.commands.export import export
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 app.command(epilog=CLASSIFY_EPILOG)(classify)
 app.command(epilog=SERVE_EPILOG)(serve)
-for command in (run, compare, sweep, report, study, export, doctor):
+for command in (run, compare, sweep, tune, report, study, export, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")

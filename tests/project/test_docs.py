@@ -10,7 +10,7 @@ import typer.main
 import ramen
 from ramen.cli import app
 from ramen.experiments.run.results import read_result
-from ramen.experiments.studies import harm_tables
+from ramen.experiments.studies import combinations, harm_tables
 from ramen.experiments.studies.poison_tables import loss_table, summary_table
 from ramen.experiments.studies.study_result import stored_table, study
 from ramen.experiments.tables.markdown import markdown_page
@@ -19,6 +19,7 @@ from ramen.serve.outputs.row_formats import COLUMNS
 from tests.helpers.benchmark_scripts import load_benchmark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = DOCS.parent / "benchmarks/results"
 
 
 def test_page_of_methods_has_every_method_and_its_passes():
@@ -88,6 +89,14 @@ def test_page_of_methods_shows_the_committed_study_of_harm():
     tables = [stored_table(table) for table in result["tables"]]
     assert len(tables) == 2
     assert markdown_page(tables).strip() in (DOCS / "methods.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("combinations_*.json")))
+def test_page_of_ablations_shows_the_committed_studies(name):
+    result = read_result(RESULTS / f"{name}.json")
+    assert study("", "", combinations.tables(result["data"]), {})["tables"] == result["tables"]
+    page = (DOCS / "ablations.md").read_text()
+    assert markdown_page([stored_table(table) for table in result["tables"]]).strip() in page
 
 
 def test_page_of_methods_shows_the_poisoned_streams():

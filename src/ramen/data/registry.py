@@ -8,8 +8,9 @@ from typing import Any
 
 from ramen.data import archives
 from ramen.data.archives import Archive
+from ramen.data.corruptions import EXTRA_CORRUPTIONS
 from ramen.data.dataset import Dataset
-from ramen.data.drawings.domains import DOMAINS
+from ramen.data.drawings.domains import DOMAINS, EXTRA_DOMAINS
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.formats import arrays, cifar_c, domainbed, folder, imagenet_c, manifest, potpourri, tiny
 from ramen.data.formats.reading import Reader, Reading
@@ -32,6 +33,7 @@ class DataInfo:
     downloadable: bool = False
     needs_root: bool = True
     same_names: bool = False  # whether its usual list of class names contains a name twice
+    extra_domains: tuple[str, ...] = ()  # used only if requested; no published result is about them
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -42,7 +44,17 @@ class DataInfo:
 def _cifar_c(name: str, title: str, classes: int, archive: Archive, reader: Reader) -> DataInfo:
     layout = "<corruption>.npy and labels.npy"
     return DataInfo(
-        name, title, classes, 15, 10_000, layout, archive.page, reader, (archive,), downloadable=True
+        name,
+        title,
+        classes,
+        15,
+        10_000,
+        layout,
+        archive.page,
+        reader,
+        (archive,),
+        downloadable=True,
+        extra_domains=EXTRA_CORRUPTIONS,
     )
 
 
@@ -58,6 +70,7 @@ def _imagenet_c(name: str, title: str, images: int, layout: str, source: str, re
         reader,
         archives.IMAGENETC,
         same_names=True,
+        extra_domains=EXTRA_CORRUPTIONS,
     )
 
 
@@ -129,6 +142,7 @@ _DATASETS = {
             "the package itself",
             tiny.read_tiny,
             needs_root=False,
+            extra_domains=EXTRA_DOMAINS,
         ),
     )
 }

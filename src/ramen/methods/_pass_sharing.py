@@ -52,17 +52,23 @@ class FirstPass:
         logits: ``(B, C)``.
         entropies: ``(B,)``.
         gradients: Of each image's own entropy, ``(B, G)``.
+        storable: Which images a memory may take, ``(B,)``; None for all usable ones.
     """
 
     embeddings: Tensor
     logits: Tensor
     entropies: Tensor
     gradients: Tensor
+    storable: Tensor | None = None
 
     def of(self, images: slice) -> "FirstPass":
         """The same for some images of the batch."""
         return FirstPass(
-            self.embeddings[images], self.logits[images], self.entropies[images], self.gradients[images]
+            self.embeddings[images],
+            self.logits[images],
+            self.entropies[images],
+            self.gradients[images],
+            None if self.storable is None else self.storable[images],
         )
 
 
@@ -81,6 +87,11 @@ class OwnStep:
 
 class GradientMethod(Method):
     """A method that makes a first pass with gradients, takes a step, and answers with a second pass."""
+
+    @property
+    def shares_passes(self) -> bool:
+        """Whether these two are all of its passes, so that they can be shared with other streams."""
+        return True
 
     @abstractmethod
     def step(self, first: FirstPass, usable: Tensor) -> OwnStep:

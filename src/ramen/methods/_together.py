@@ -62,7 +62,7 @@ def predict_together(
         stack.enter_context(torch.no_grad())
         received = [_Part(method, *method.receive(images)) for method, images in parts]
         for kind, answer in ((GradientMethod, _by_gradients), (EmbeddingMethod, _by_embeddings)):
-            sharing = [part for part in received if isinstance(part.method, kind)]
+            sharing = [part for part in received if isinstance(part.method, kind) and part.shares_passes]
             if sharing:
                 answers = answer(sharing, sizes, invariant)
                 outcomes |= {
@@ -100,6 +100,11 @@ class _Part:
     images: Tensor
     usable: Tensor
     home: torch.device
+
+    @property
+    def shares_passes(self) -> bool:
+        method: Method = self.method
+        return method.shares_passes if isinstance(method, GradientMethod) else True
 
     def finish(self, answer: Answer, support: bool) -> Prediction:
         method: Method = self.method

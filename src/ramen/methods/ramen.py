@@ -6,6 +6,7 @@ CVPR 2026.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,17 +18,20 @@ from ramen.memory.codecs import CODECS
 from ramen.memory.group_memory import memory_for
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Selection
+from ramen.memory.storage import Staged
 from ramen.methods._answers import Answer, Support
 from ramen.methods._choices import choose_memory
 from ramen.methods._info import MethodInfo
 from ramen.methods._parameters import AUTO
 from ramen.methods._pass_sharing import FirstPass, GradientMethod, OwnStep
 from ramen.methods._registry import register
+from ramen.methods._shape_filter import check_filter, depends_on_shape
 from ramen.methods._step_size import choose_step
 from ramen.methods._steps import adapted_logits, mixed_logits, sample_gradients, sign_step, unit_rows
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.byte_sizes import parse_bytes
+from ramen.utils.numerics import finite_rows
 from ramen.utils.peers import Group
 
 VISIBILITIES = ("batch", "causal")
@@ -82,6 +86,9 @@ class Ramen(GradientMethod):
         similarity_weight: Weight entries by exp(-beta * distance).
         balance: Prediction balance; without it one queue of C*K entries, of which C*k are retrieved.
         consistency: Domain consistency; without it random entries, regardless of distance.
+        shape_filter: DeYO's filter: store an image only if the probability of its predicted class falls by
+            more than this when its patches are shuffled, which takes one more forward pass. DeYO's own is 0.2
+            for mixed streams. None, as in the paper: store all.
         fifo: What a full queue drops: the oldest entry ("exact"), or that of the published code ("float16").
         visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
             and what came before it.
@@ -114,6 +121,7 @@ class Ramen(GradientMethod):
         similarity_weight: bool = True,
         balance: bool = True,
         consistency: bool = True,
+        shape_filter: float | None = None,
         fifo: str = "exact",
         visibility: str = "batch",
         codec: str = AUTO,
@@ -127,6 +135,7 @@ class Ramen(GradientMethod):
         self.similarity_weight = checks.flag("similarity_weight", similarity_weight)
         self.balance = checks.flag("balance", balance)
         self.consistency = checks.flag("consistency", consistency)
+        self.shape_filter = check_filter(shape_filter, alone=group is None)
         self.fifo = checks.choice("fifo", fifo, queue_order.ORDERS)
         self.visibility = checks.choice("visibility", visibility, VISIBILITIES)
         self.placement = checks.choice("placement", placement, PLACEMENTS)
@@ -172,11 +181,16 @@ class Ramen(GradientMethod):
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """The five steps of the paper, for a batch."""
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
-        images, topk = self.classifier.encoder.prepare(images), self.topk * self._classes_per_queue
+        given, topk = images, self.topk * self._classes_per_queue
+        images = self.classifier.encoder.prepare(images)
         fetch = self.memory.fetch_ahead(len(images), topk) if self.consistency else None
         first = FirstPass(*self._first_pass(images, meanwhile=fetch))
 
         # 2. to 4. With the memory, from gradients to each image's own weights.
+        if self.shape_filter is not None:
+            place = {"seed": self.seed, "first": self.images_seen}
+            shaped = depends_on_shape(self.classifier, given, first.logits, self.shape_filter, **place)
+            first = replace(first, storable=shaped)
         step = self.step(first, usable)
 
         # 5. Predict with each image's own weights; the pretrained ones were never touched.
@@ -191,7 +205,8 @@ class Ramen(GradientMethod):
 
         # 2. Insert each image into the queue of its pseudo-label.
         stored = unit_rows(first.gradients) if self.unit_gradients else first.gradients
-        entries = memory.stage(queues, first.embeddings, stored, first.entropies, keep=usable)
+        keep = usable if first.storable is None else usable & first.storable
+        entries = memory.stage(queues, first.embeddings, stored, first.entropies, keep=keep)
         staged = entries if self.visibility == "causal" else None  # inserted after all have been answered
         if staged is None:
             memory.put(entries)
@@ -202,7 +217,7 @@ class Ramen(GradientMethod):
         weights = self._weights(support)
 
         # 4. Aggregate the cached gradients, and take one signed step from the pretrained weights.
-        gradient = memory.aggregate(support, weights, staged=staged).to(base.device)
+        gradient = self._aggregated(support, weights, staged).to(base.device)
         if staged is not None:
             memory.put(staged)
 
@@ -210,9 +225,20 @@ class Ramen(GradientMethod):
             if self.guard:
                 logits = mixed_logits(first.logits, logits, self.guard)
             kept = entries.keep.to(base.device)
+            if first.storable is not None:  # what is only not stored is answered like the others
+                finite = finite_rows(first.gradients) & finite_rows(first.embeddings)
+                kept = kept | (usable & ~first.storable & finite)
             return Answer(logits, first.logits, kept, support=partial(_as_support, support, weights))
 
-        return OwnStep(sign_step(base, gradient, float(self.lr)), answer)
+        return OwnStep(self._stepped(gradient), answer)
+
+    def _aggregated(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
+        """The weighted sum ``(B, G)`` of the retrieved gradients."""
+        return self.memory.aggregate(support, weights, staged=staged)
+
+    def _stepped(self, gradient: Tensor) -> Tensor:
+        """Each image's own weights ``(B, G)``, one signed step away from the pretrained ones."""
+        return sign_step(self.classifier.encoder.base, gradient, float(self.lr))
 
     def _weights(self, support: Selection) -> Tensor:
         """exp(-entropy - beta * distance), without the parts that are switched off.
@@ -231,6 +257,21 @@ class Ramen(GradientMethod):
             else:
                 log_weights = log_weights - float(self.beta) * support.distances
         return torch.where(support.valid, log_weights.exp(), 0)
+
+    def passes(self) -> tuple[int, int]:
+        """One forward pass more with a filter of shapes."""
+        forwards, backwards = super().passes()
+        return forwards + (self.shape_filter is not None), backwards
+
+    @property
+    def records_steps(self) -> bool:
+        """Not with a filter of shapes: how patches are shuffled depends on a number of the host."""
+        return self.shape_filter is None and super().records_steps
+
+    @property
+    def shares_passes(self) -> bool:
+        """Not with a filter of shapes, which has a pass of its own."""
+        return self.shape_filter is None
 
     # -- what it chooses ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ramen.data.corruptions import EXTRA_CORRUPTIONS
 from ramen.data.drawings.domains import DOMAINS, mixed_stream
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.registry import load
@@ -43,3 +44,18 @@ def test_clean_drawings_only_if_requested():
     assert (answers.numpy() == data.domains[0].labels).mean() > 0.95
     assert not np.array_equal(pixels, data.domains[1].images.read(range(48)))
     assert "clean" not in [domain.name for domain in load("tiny", pictures=1).domains]
+
+
+def test_extra_corruptions_only_if_requested():
+    data = load("tiny", domains=list(EXTRA_CORRUPTIONS), pictures=24)
+    assert [domain.name for domain in data.domains] == list(EXTRA_CORRUPTIONS)
+    first = [domain.images.read(range(24)) for domain in data.domains]
+    assert len({pixels.numpy().tobytes() for pixels in first}) == 4  # other drawings for each
+    assert not set(EXTRA_CORRUPTIONS) & set(DOMAINS)
+    assert not set(EXTRA_CORRUPTIONS) & {domain.name for domain in load("tiny", pictures=1).domains}
+
+
+def test_drawings_stay_what_they_are():
+    """Committed results are about these: the place of a domain in the list decides its drawings."""
+    data = load("tiny", domains=["fog", "thermal", "clean"], pictures=1)
+    assert [int(domain.images.read([0]).sum()) for domain in data.domains] == [391220, 267229, 691389]

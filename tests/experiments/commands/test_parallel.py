@@ -95,8 +95,9 @@ POISON += ("--images", 8, "--attacker-images", 4, "--share", 0.5)
     [
         ("harm", "--method", "tda", "--method", "ensemble", "--images", 6, "--seeds", 2, "--batch", 10),
         POISON,
+        ("combinations", "--seeds", 1, "--limit", 6, "--batch", 3),
     ],
-    ids=["harm", "poison"],
+    ids=["harm", "poison", "combinations"],
 )
 def test_studies_in_parts_are_the_same(tmp_path, words):
     def study(*more):
@@ -139,11 +140,11 @@ def test_a_study_that_lacks_a_part(tmp_path):
         ),
         (
             ("study", "cost", "--jobs", 2),
-            "--jobs and --ray belong to the studies harm and poison, not to cost",
+            "--jobs and --ray belong to the studies harm, poison and combinations, not to cost",
         ),
         (
             ("study", "similarity", "--ray", "local"),
-            "belong to the studies harm and poison, not to similarity",
+            "belong to the studies harm, poison and combinations, not to similarity",
         ),
     ],
 )

@@ -34,6 +34,10 @@ def run(tmp_path, *words):
             ["poison", "--method", "tda", "--images", "20", "--attacker-images", "6", "--share", "0.5"],
             "Points lost to each attack",
         ),
+        (
+            ["combinations", "--seeds", "1", "--limit", "10", "--batch", "10"],
+            "Ramen with a part of another method",
+        ),
     ],
 )
 def test_tables_and_files(tmp_path, words, title):
@@ -46,7 +50,7 @@ def test_tables_and_files(tmp_path, words, title):
     assert (result["kind"], result["study"]) == ("study", words[0])
     about = result["provenance"]
     assert about["experiment"]["data_options"] == {"domains": ["fog", "neon"], "pictures": 20}
-    assert about["stream"]["pictures"] == 40
+    assert about["stream"]["pictures"] == (10 if words[0] == "combinations" else 40)
     assert about["versions"]["torch"]
     if words[0] == "poison":
         assert about["parameters"]["tda"]["positive_alpha"] == 1.0  # of the preset
@@ -134,7 +138,8 @@ def _no_result():
     [
         (
             ["similarities"],
-            "NAME must be one of 'similarity', 'no-cache', 'cost', 'harm', 'poison', got 'similarities'",
+            "NAME must be one of 'similarity', 'no-cache', 'cost', 'harm', 'poison', "
+            "'combinations', got 'similarities'",
         ),
         (["cost", "--pairs", "100"], "--pairs belongs to the study similarity, not to cost"),
         (["similarity", "--warm-up", "1"], "--warm-up belongs to the study cost, not to similarity"),
@@ -149,6 +154,9 @@ def _no_result():
         (["poison", "--eps", "3"], "eps must be at most 1"),
         (["no-cache", "--after", "39"], "must be at most the stream's 40 images, got 39"),
         (["no-cache", "--set", "topc=3"], "topc"),
+        (["combinations", "--images", "3"], "--images belongs to the studies harm and poison, not to comb"),
+        (["combinations", "--set", "topk=0"], "topk must be at least 1"),
+        (["combinations", "--variant", "no gard"], "variant must be one of 'Ramen', 'no balance', "),
     ],
 )
 def test_bad_input(tmp_path, words, message):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.data.corruptions import CORRUPTIONS, corrupt
+from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from ramen.data.drawings import styles
 from ramen.data.drawings.images import draw_images
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _CORRUPTIONS = tuple(name for name in CORRUPTIONS if name != "frost")
 DOMAINS = (*_CORRUPTIONS, *styles.UNSEEN)
 CLEAN = "clean"  # new drawings in the styles that the model was trained on; no domain of the demo
+EXTRA_DOMAINS = EXTRA_CORRUPTIONS  # no domains of the demo either: parameters may be tuned on them
+_ALL = (*DOMAINS, CLEAN, *EXTRA_DOMAINS)  # a domain's place decides its drawings: new ones come last
 _SEVERITY = 5
 
 
@@ -58,8 +60,8 @@ def mixed_stream(
 
 
 def draw_domain(domain: str, objects: Sequence[str], count: int, seed: int) -> NDArray[np.uint8]:
-    """Images ``(count, 32, 32, 3)`` of one of ``DOMAINS`` or of ``CLEAN``, the objects in turn."""
-    number = (*DOMAINS, CLEAN).index(domain)
+    """Images ``(count, 32, 32, 3)`` of a domain, also ``CLEAN`` or an extra one, the objects in turn."""
+    number = _ALL.index(domain)
     names = [objects[n % len(objects)] for n in range(count)]
     if domain in styles.UNSEEN:
         return draw_images(names, [domain] * count, (seed, 3, number)).pixels

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramen.data.dataset import Domain
-from ramen.data.drawings.domains import CLEAN, DOMAINS, draw_domain
+from ramen.data.drawings.domains import CLEAN, DOMAINS, EXTRA_DOMAINS, draw_domain
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.formats.reading import Reading, choose_domains
 from ramen.data.formats.stored_images import check_indices, rows_as_tensor
@@ -55,7 +55,7 @@ def read_tiny(
 ) -> Reading:
     """``pictures`` images per domain, the objects in turn; ``picture_seed`` determines how they look.
 
-    The domain ``clean`` is left out unless it is requested by name.
+    The domain ``clean`` and the four extra corruptions are left out unless they are requested by name.
     """
     # The names of these two options are part of the identity of results.
     count = checks.integer("pictures", pictures, 1)
@@ -63,6 +63,6 @@ def read_tiny(
     identity = {"pictures": count, "picture_seed": seed}
     reading = Reading("tiny", Path(), tuple(OBJECTS), identity=identity)
     labels = np.arange(count, dtype=np.int64) % len(OBJECTS)
-    for name in choose_domains(domains, DOMAINS, (*DOMAINS, CLEAN)):
+    for name in choose_domains(domains, DOMAINS, (*DOMAINS, CLEAN, *EXTRA_DOMAINS)):
         reading.domains.append(Domain(name, labels, LazyDrawings(name, count, seed)))
     return reading

@@ -236,6 +236,8 @@ def row_titles(groups: Sequence[Group]) -> list[str]:
 
 def _facts(one: Group) -> dict[str, Any]:
     others = {
-        key: one.experiment[key] for key in ("batch", "window", "device", "dtype") if key in one.experiment
+        key: one.experiment[key]
+        for key in ("batch", "window", "tuned", "device", "dtype")
+        if key in one.experiment
     }
     return {**one.parameters, **others}

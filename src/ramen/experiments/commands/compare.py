@@ -28,7 +28,7 @@ def compare(
     ] = False,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="A method to run; repeatable. Default: all of the paper's."),
+        typer.Option(help="A method to run; repeatable. Default: all of the paper's, or of --tuned."),
     ] = None,
     request: options.ExperimentOptions,
     parallel: options.ParallelOptions,
@@ -53,7 +53,7 @@ def compare(
         found = collect(results) if results else None
         own: list[dict[str, Any]] = []
         if run:
-            experiments = parallel.check(request).plan(method or _paper_methods())
+            experiments = parallel.check(request).plan(method or _default_methods(request.tuned))
             own = run_all(experiments, store, parallel)
         elif parallel.asked:
             raise ValueError("--jobs and --ray need --run: without it, results are only read")
@@ -75,10 +75,12 @@ def compare(
     exit_if_failed(own)
 
 
-def _paper_methods() -> list[str]:
+def _default_methods(tuned: Path | None) -> list[str]:
+    """All of the paper's, or all that a search has chosen values for."""
     from ramen.experiments.analysis.paper import TITLES
+    from ramen.experiments.tune.tuned_values import TunedValues
 
-    return list(TITLES)
+    return list(TITLES if tuned is None else TunedValues.read(tuned).chosen)
 
 
 def _tables_of(results: list[dict[str, Any]], kinds: list[str]) -> list[tuple[str, "Table"]]:

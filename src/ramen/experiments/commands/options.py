@@ -41,6 +41,10 @@ Window = Annotated[
         min=1, help="Give methods the last so many images with each batch; only the batch's answers count."
     ),
 ]
+Tuned = Annotated[
+    Path | None,
+    typer.Option(help="A result of `ramen tune`: use the values that it chose. They override the preset."),
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many images from the stream's start.")]
 PerDomain = Annotated[
     int | None, typer.Option(min=1, help="Use only this many images of each domain, drawn at random.")
@@ -106,6 +110,7 @@ class ExperimentOptions:
     preset: Preset = None
     batch: Batch = None
     window: Window = None
+    tuned: Tuned = None
     limit: Limit = None
     per_domain: PerDomain = None
     severity: Severity = None
@@ -129,6 +134,7 @@ class ExperimentOptions:
         """The same, with the default device and dtype not yet chosen; every mistake is found here."""
         from ramen.experiments.plan.experiment import plan
         from ramen.experiments.plan.values import parse_pairs
+        from ramen.experiments.tune.tuned_values import TunedValues
 
         if self.seed and self.seeds is not None:
             raise ValueError("--seed and --seeds exclude each other: give one of them")
@@ -148,6 +154,7 @@ class ExperimentOptions:
             batch=self.batch,
             window=self.window,
             templates=self.templates,
+            tuned=None if self.tuned is None else TunedValues.read(self.tuned),
             **_given({"device": self.device, "dtype": self.dtype}),
         )
 

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.studies.study_result import ReportProgress
 
-NAMES = ("similarity", "no-cache", "cost", "harm", "poison")
-_DIVIDED = ("harm", "poison")  # they have many runs; another is one computation, or measures time
+NAMES = ("similarity", "no-cache", "cost", "harm", "poison", "combinations")
+_DIVIDED = (
+    "harm",
+    "poison",
+    "combinations",
+)  # they have many runs; another is one computation, or measures time
 # Options that belong to one study, with their defaults.
 _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"pairs": None},
@@ -37,13 +41,14 @@ _STUDY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "baseline_seeds": 1,
         "defences": False,
     },
+    "combinations": {"seeds": 3, "variant": None},
 }
 
 
-@options.with_experiment_options("seed", "seeds", "window")
+@options.with_experiment_options("seed", "seeds", "window", "tuned")
 def study(
     *,
-    name: Annotated[str, typer.Argument(help="similarity, no-cache, cost, harm or poison.")],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.")],
     request: options.ExperimentOptions,
     parallel: options.ParallelOptions,
     seed: Annotated[int, typer.Option(min=0, help="Decides the stream, and which pairs are drawn.")] = 0,
@@ -71,7 +76,8 @@ def study(
         typer.Option(min=1, help="harm: images per stream, 1000. poison: images of other users, 500."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="harm, poison: how many seeds, from --seed on. Default: 3.")
+        int | None,
+        typer.Option(min=1, help="harm, poison, combinations: how many seeds, from --seed on. Default: 3."),
     ] = None,
     clean: Annotated[
         str | None, typer.Option(help="harm: the domain of clean images. Default: `clean`, if there is one.")
@@ -93,6 +99,10 @@ def study(
     baseline_seeds: Annotated[
         int | None, typer.Option(min=1, help="poison: seeds for methods beside Ramen. Default: 1.")
     ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="combinations: a row of its tables, beside Ramen; repeatable. Default: all."),
+    ] = None,
     defences: Annotated[
         bool | None,
         typer.Option("--defences", help="poison: also Ramen with defences that are not part of it."),
@@ -100,7 +110,7 @@ def study(
     out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     json_output: options.Json = False,
 ) -> None:
-    """Study similarity of domains, what the gradient cache saves, what methods cost, harm, or attackers."""
+    """Study similarity of domains, what the gradient cache saves, cost, harm, attackers, or combinations."""
     from rich.console import Console
 
     from ramen.experiments.run.results import write_result
@@ -110,14 +120,15 @@ def study(
     given |= {"method": method, "batches": batches, "warm_up": warm_up}
     given |= {"images": images, "seeds": seeds, "clean": clean, "attack": attack, "share": share}
     given |= {"attacker_images": attacker_images, "eps": eps, "baseline_seeds": baseline_seeds}
-    given |= {"defences": defences}
+    given |= {"defences": defences, "variant": variant}
     with exit_on_error(*_failures(parallel)):
         own = own_options(name, given)
         if name == "harm":
             _check_harm(request, method)
         if parallel.asked and name not in _DIVIDED:
             raise ValueError(
-                f"--jobs and --ray belong to the studies {' and '.join(_DIVIDED)}, not to {name}"
+                f"--jobs and --ray belong to the studies {', '.join(_DIVIDED[:-1])} and {_DIVIDED[-1]}, "
+                f"not to {name}"
             )
         request = parallel.check(request)
         planned = replace(request, seed=[seed]).plan(_methods(name, method))
@@ -184,7 +195,7 @@ def run_study(
         planned: The methods with their parameters.
         own: The study's own options.
         console: Where to show progress.
-        divide: Runs the parts of harm and poison, as their functions take it.
+        divide: Runs the parts of studies that have some, as their functions take it.
     """
     from ramen.experiments.commands import study_runs
     from ramen.experiments.run import provenance
@@ -201,6 +212,8 @@ def run_study(
             result = study_runs.run_harm(classifier, stream, planned, own, clean, progress, divide)
         elif name == "poison":
             result = study_runs.run_poison(classifier, resources, planned, own, progress, divide)
+        elif name == "combinations":
+            result = study_runs.run_combinations(classifier, resources, planned, own, progress, divide)
         else:
             result = study_runs.run_one(name, classifier, stream, planned, own, progress)
     identity = first.identity()
@@ -255,7 +268,7 @@ def _methods(name: str, chosen: list[str] | None) -> list[str]:
         return chosen or list_methods()
     if name == "harm":
         return chosen or ["ramen"]
-    return ["ramen"] if name == "no-cache" else ["ensemble"]
+    return ["ramen"] if name in ("no-cache", "combinations") else ["ensemble"]
 
 
 @contextmanager

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
     from ramen.experiments.commands.options import ParallelOptions
 
-_PARTS: Mapping[str, Callable[..., Any]] = {"harm": study_runs.harm_part, "poison": study_runs.poison_part}
+_PARTS: Mapping[str, Callable[..., Any]] = {
+    "harm": study_runs.harm_part,
+    "poison": study_runs.poison_part,
+    "combinations": study_runs.combinations_part,
+}
 
 
 class FailedPartsError(RuntimeError):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ramen.data.streams.stream import Stream
     from ramen.experiments.plan.experiment import Experiment
     from ramen.experiments.run.resources import Resources
+    from ramen.experiments.studies.combinations import DivideCombinations
     from ramen.experiments.studies.harm import DivideHarm, StudiedMethod
     from ramen.experiments.studies.harm_gains import GainRow
     from ramen.experiments.studies.poison import AttackPlan, DividePoison, PoisonedMethod
@@ -187,6 +188,44 @@ def _scene_streams(
     drawings = {"picture_seed": first.data_options.get("picture_seed", 0) + _OTHER_DRAWINGS}
     other = replace(seeded, data_options={**seeded.data_options, **drawings})
     return resources.stream(seeded), resources.stream(other)
+
+
+def run_combinations(
+    classifier: Any,
+    resources: "Resources",
+    planned: "list[Experiment]",
+    own: Mapping[str, Any],
+    progress: "ReportProgress",
+    divide: "DivideCombinations | None" = None,
+) -> dict[str, Any]:
+    """All variants with the parameters that are planned for Ramen."""
+    from ramen.experiments.studies.combinations import chosen_variants, combinations_study
+
+    first, rows = planned[0], chosen_variants(own["variant"])
+    streams = [resources.stream(replace(first, seed=first.seed + number)) for number in range(own["seeds"])]
+    return combinations_study(
+        classifier, streams, first.parameters, rows, batch=first.batch, progress=progress, divide=divide
+    )
+
+
+def combinations_part(
+    resources: "Resources",
+    planned: "list[Experiment]",
+    own: Mapping[str, Any],
+    part: tuple[str, int],
+    progress: "ReportProgress",
+) -> Any:
+    """One variant and one seed of the study of combinations."""
+    from ramen.experiments.studies.combinations import NAME, right_answers, variants
+    from ramen.experiments.studies.harm_gains import ShownImages
+    from ramen.experiments.studies.harm_streams import HarmStream
+
+    first, (title, number) = planned[0], part
+    stream = resources.stream(replace(first, seed=first.seed + number))
+    classifier = resources.classifier(first, stream.dataset.classes)
+    variant = next(one for one in variants() if one.title == title)
+    shown = ShownImages.of(classifier, HarmStream(NAME, stream), first.batch)
+    return right_answers(classifier, shown, variant, first.parameters, first.batch)
 
 
 def _attack_plan(first: "Experiment", own: Mapping[str, Any]) -> "AttackPlan":

@@ -11,6 +11,7 @@ import ramen.data.registry as datasets
 from ramen.data.streams.stream import COMMON, resolve_protocol
 from ramen.experiments.plan.presets import NO_PRESET, find_preset
 from ramen.experiments.plan.values import from_plain, overrides_by_method, plain
+from ramen.experiments.tune.tuned_values import TunedValues, refuse_tuning_stream
 from ramen.methods._registry import describe
 from ramen.models import prompts
 from ramen.utils import checks
@@ -42,6 +43,7 @@ class Experiment:
         templates: A name in ``ramen.prompts.TEMPLATE_SETS``.
         window: If given, the method gets the last so many images with each batch; only the batch's answers
             count.
+        tuned: What chose some of the parameters, as ``TunedValues.record`` returns it; None if nothing did.
     """
 
     method: str
@@ -61,6 +63,7 @@ class Experiment:
     dtype: str = "float32"
     templates: str = "ensemble"
     window: int | None = None
+    tuned: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be run."""
@@ -97,6 +100,7 @@ class Experiment:
             "device": self.device,
             "dtype": self.dtype,
             **({} if self.window is None else {"window": self.window}),  # keys of runs without one stay
+            **({} if self.tuned is None else {"tuned": self.tuned["search"]}),  # likewise
         }
 
     def all_parameters(self) -> dict[str, Any]:
@@ -121,7 +125,9 @@ class Experiment:
         for name in ("parameters", "data_options", "protocol_parameters"):
             block[name] = from_plain(block[name])
         overrides = from_plain(result["overrides"])
-        return cls(root=root, preset=result["preset"], overrides=overrides, **block)
+        block.pop("tuned", None)  # the result's own block has all of it
+        tuned = result.get("tuned")
+        return cls(root=root, preset=result["preset"], overrides=overrides, tuned=tuned, **block)
 
 
 def _known(owner: str, given: Mapping[str, Any], valid: Any, what: str = "parameter") -> None:
@@ -147,6 +153,7 @@ def plan(
     device: str = "cpu",
     dtype: str = "float32",
     window: int | None = None,
+    tuned: TunedValues | None = None,
 ) -> list[Experiment]:
     """The experiments of several methods and seeds, method by method.
 
@@ -167,6 +174,8 @@ def plan(
         device: Where to compute.
         dtype: The dtype of the encoder's weights.
         window: As for ``Experiment``.
+        tuned: What a search has chosen, for streams that have neither domains nor seeds in common with it;
+            it overrides the preset, and settings override it.
     """
     names = list(dict.fromkeys(methods))
     overrides = overrides_by_method(names, settings)
@@ -177,16 +186,22 @@ def plan(
     options = dict(data_options or {})
     if chosen.severity is not None and "severity" in datasets.describe(data).options:
         options.setdefault("severity", chosen.severity)
+    used_model = model or str(chosen.model)
+    rows = {name: {} if tuned is None else tuned.row(name) for name in names}
+    records = {name: None if tuned is None else tuned.record(name, used_model) for name in names}
+    for record in filter(None, records.values()):
+        for seed in seeds:  # domains that are not named are checked when the stream is made
+            refuse_tuning_stream(record, data, seed, options.get("domains"))
     return [
         Experiment(
             method=method,
-            model=model or str(chosen.model),
+            model=used_model,
             data=data,
             root=None if root is None else str(root),
             data_options=options,
             protocol=order.name,
             protocol_parameters=order_parameters,
-            parameters={**chosen.row(method, order.name), **overrides[method]},
+            parameters={**chosen.row(method, order.name), **rows[method], **overrides[method]},
             preset=None if chosen is NO_PRESET else chosen.name,
             overrides=overrides[method],
             seed=seed,
@@ -195,6 +210,7 @@ def plan(
             dtype=dtype,
             templates=templates or chosen.templates or "ensemble",
             window=window,
+            tuned=records[method],
         )
         for method in names
         for seed in seeds

@@ -193,5 +193,6 @@ def _settings_lines(run: MethodRun) -> list[str]:
         f"stream     {e.protocol}, seed {e.seed}, {len(run.stream):,} images in batches of {e.batch}"
         f"{window}; resets: {provenance.reset_policy(run.stream)}",
         f"method     {e.method}, predicts with {run.method.info.predicts_with}; "
-        f"{parameters or 'defaults'} (preset {e.preset or 'none'})",
+        f"{parameters or 'defaults'} (preset {e.preset or 'none'}"
+        f"{'' if e.tuned is None else ', tuned by search ' + e.tuned['search']})",
     ]

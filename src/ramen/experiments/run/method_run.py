@@ -22,6 +22,7 @@ from ramen.experiments.run.group_parts import everybodys, for_all, own_part, rea
 from ramen.experiments.run.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.run.outcome import Outcome
 from ramen.experiments.run.sliding_window import SlidingWindow
+from ramen.experiments.tune.tuned_values import refuse_tuning_stream
 from ramen.methods._answers import Prediction
 from ramen.methods._registry import create
 from ramen.models.classifier import ZeroShotClassifier
@@ -51,6 +52,9 @@ class MethodRun:
     ) -> None:
         if experiment.window is not None and group is not None:
             raise ValueError(f"window must be None in a group of processes, got {experiment.window}")
+        if experiment.tuned is not None:
+            domains = [stream.dataset.domains[number].name for number in sorted(set(stream.domain.tolist()))]
+            refuse_tuning_stream(experiment.tuned, experiment.data, stream.seed, domains)
         self.experiment, self.classifier, self.stream = experiment, classifier, stream
         self.method = create(
             experiment.method, classifier, seed=experiment.seed, group=group, **experiment.parameters
@@ -209,6 +213,7 @@ class MethodRun:
             "experiment": experiment.identity(),
             "preset": experiment.preset,
             "overrides": plain(experiment.overrides),
+            **({} if experiment.tuned is None else {"tuned": plain(experiment.tuned)}),
             "scores": scores,
             "composition": composition,
             "cost": {

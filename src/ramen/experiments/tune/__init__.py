@@ -1,0 +1,1 @@
+"""Hyper-parameters chosen for all methods alike, on streams that no test uses."""

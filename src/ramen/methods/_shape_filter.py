@@ -1,0 +1,48 @@
+"""DeYO's filter, for methods that store images: whether a prediction depends on the shape of what is shown.
+
+Lee et al., "Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled Factors",
+ICLR 2024.
+"""
+
+import torch
+from torch import Tensor
+
+from ramen.images.object_destruction import shuffle_patches
+from ramen.models.classifier import ZeroShotClassifier
+from ramen.utils import checks
+from ramen.utils.pair_scores import pair_scores
+
+_PATCHES = 4  # along each side of an image, as in DeYO's code
+
+
+def check_filter(threshold: float | None, alone: bool) -> float | None:
+    """The threshold, if it can be one; ``alone`` is False in a group of processes."""
+    if threshold is None:
+        return None
+    if not alone:
+        raise ValueError(f"shape_filter must be None in a group of processes, got {threshold}")
+    if checks.number("shape_filter", threshold, -1) > 1:
+        raise ValueError(f"shape_filter must be at most 1, a difference of probabilities, got {threshold}")
+    return float(threshold)
+
+
+def depends_on_shape(
+    classifier: ZeroShotClassifier, images: Tensor, logits: Tensor, threshold: float, *, seed: int, first: int
+) -> Tensor:
+    """Which images lose enough probability for their predicted class when their patches are shuffled.
+
+    Args:
+        classifier: What encodes the shuffled images, with its pretrained weights.
+        images: The batch.
+        logits: Its logits with the same weights.
+        threshold: How much they must lose at least; as much is not enough.
+        seed: Decides how patches are shuffled, together with the place in the stream.
+        first: The place of the first image.
+    """
+    numbers = first + torch.arange(len(images), device=images.device)
+    places = torch.arange(_PATCHES**2, device=images.device)
+    orders = pair_scores(seed, numbers, places).argsort(1)
+    shuffled = classifier.encode(shuffle_patches(images, orders, _PATCHES))
+    before, after = logits.softmax(1), classifier.logits(shuffled).softmax(1)
+    labels = before.argmax(1, keepdim=True)
+    return (before.gather(1, labels) - after.gather(1, labels)).squeeze(1) > threshold

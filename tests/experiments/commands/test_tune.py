@@ -1,0 +1,146 @@
+"""``ramen tune`` and ``--tuned``, with real runs of the tiny model."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ramen.cli import app
+from ramen.data.corruptions import EXTRA_CORRUPTIONS
+from ramen.experiments.run.results import read_result
+
+FEW = ("--data-set", "pictures=4", "--device", "cpu", "--batch", "8")
+SPACES = "budget = 2\n[default]\nlr = [1e-3, 0.3]\n[tda]\npositive_alpha = [0.5, 1.0]\n"
+
+
+def ramen(*arguments, code=0):
+    shown = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "140", "TERM": "dumb"})
+    assert shown.exit_code == code, shown.output + shown.stderr
+    return shown
+
+
+def complaint(*arguments):
+    return " ".join(ramen(*arguments, code=2).stderr.replace("│", " ").split())
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A small search of three methods."""
+    folder = tmp_path_factory.mktemp("tune")
+    (folder / "spaces.toml").write_text(SPACES)
+    words = ["tune", *FEW, "--spaces", folder / "spaces.toml", "--store", folder / "store", "--json"]
+    words += ["--method", "tent", "--method", "tda", "--method", "ensemble"]
+    return folder, words, json.loads(ramen(*words).stdout)
+
+
+def trials(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob(".trials/**/*.json")}
+
+
+def test_it_sees_only_what_no_test_uses(searched):
+    folder, _, result = searched
+    data = result["data"]
+    assert data["domains"] == list(EXTRA_CORRUPTIONS)
+    assert data["seeds"] == [1000, 1001]
+    assert [stream["seed"] for stream in result["provenance"]["streams"]] == [1000, 1001]
+    for path in trials(folder):
+        run = read_result(path)
+        assert set(run["scores"]["domains"]) <= set(EXTRA_CORRUPTIONS)
+        assert run["experiment"]["seed"] in (1000, 1001)
+
+
+def test_the_result_has_every_trial_and_its_cost(searched):
+    folder, _, result = searched
+    methods = result["data"]["methods"]
+    counts = {method: len(one["trials"]) for method, one in methods.items()}
+    assert counts == {"tent": 2, "tda": 2, "ensemble": 1}
+    files = {path: read_result(path) for path in trials(folder)}
+    assert len(files) == 2 * sum(counts.values())
+    for method, one in methods.items():
+        for trial in one["trials"]:
+            runs = sorted(
+                (
+                    run["experiment"]["seed"],
+                    run["scores"]["average"],
+                )
+                for run in files.values()
+                if run["experiment"]["method"] == method
+                and run["provenance"]["method"]["parameters"] == trial["parameters"]
+            )
+            assert [accuracy for _, accuracy in runs] == trial["seeds"]
+            assert trial["cost"]["images"] == 2 * 4 * len(EXTRA_CORRUPTIONS)
+        best = max(trial["accuracy"] for trial in one["trials"])
+        assert one["trials"][one["best"]]["accuracy"] == best
+    assert methods["tent"]["cost"]["backward_passes"] == 64
+    assert methods["tda"]["cost"]["backward_passes"] == 0
+    (file,) = (folder / "store" / "tuning").glob("*.json")
+    assert read_result(file) == result
+
+
+def test_it_resumes_and_chooses_the_same(searched):
+    folder, words, result = searched
+    before = trials(folder)
+    lost = sorted(before)[0]
+    lost.unlink()
+    again = json.loads(ramen(*words).stdout)
+    after = trials(folder)
+    assert {path for path in before if after[path] != before[path]} == {lost}
+    chosen = {method: one["chosen"] for method, one in result["data"]["methods"].items()}
+    assert {method: one["chosen"] for method, one in again["data"]["methods"].items()} == chosen
+    assert again["data"]["search"] == result["data"]["search"]
+    for method, one in again["data"]["methods"].items():
+        assert [t["seeds"] for t in one["trials"]] == [
+            t["seeds"] for t in result["data"]["methods"][method]["trials"]
+        ]
+
+
+def test_a_queue_gives_the_same(searched, tmp_path):
+    _, words, result = searched
+    words = [tmp_path if word == words[words.index("--store") + 1] else word for word in words]
+    queued = json.loads(ramen(*words, "--jobs", 1, "--method", "ensemble").stdout)
+    assert queued["data"]["search"] == result["data"]["search"]
+    for method, one in queued["data"]["methods"].items():
+        assert one["chosen"] == result["data"]["methods"][method]["chosen"]
+
+
+def test_comparisons_use_the_values(searched, tmp_path):
+    folder, _, result = searched
+    (file,) = (folder / "store" / "tuning").glob("*.json")
+    common = (*FEW, "--domain", "fog", "--store", tmp_path, "--tuned", file)
+    shown = json.loads(ramen("compare", "--run", *common, "--json").stdout)
+    assert {row["method"] for row in shown["tables"][1]["rows"]} == {"tent", "tda", "ensemble"}
+    chosen = {method: one["chosen"] for method, one in result["data"]["methods"].items()}
+    runs = [read_result(path) for path in tmp_path.rglob("*.json")]
+    assert len(runs) == 3
+    for run in runs:
+        method = run["experiment"]["method"]
+        assert run["tuned"]["parameters"] == chosen[method]
+        assert run["experiment"]["parameters"].items() >= chosen[method].items()
+    # what was only tried is in no table
+    assert "there are no results of runs" in complaint("compare", folder / "store")
+
+
+def test_a_stream_of_the_search_is_refused(searched, tmp_path):
+    folder, _, _ = searched
+    (file,) = (folder / "store" / "tuning").glob("*.json")
+    common = ("run", *FEW, "--method", "tent", "--out", tmp_path, "--tuned", file)
+    assert "chosen on seed 1000" in complaint(*common, "--seed", 1000)
+    assert "chosen on spatter" in complaint(*common, "--domain", "spatter")
+    assert "did not include method 'ramen'" in complaint(*common, "--method", "ramen")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--domain", "fog"), "--domain must be one of speckle_noise"),
+        (("--data", "pacs", "--root", "x", "--model", "tiny"), "--domain must name domains"),
+        (("--method", "tnet"), "there is no method 'tnet'"),
+        (("--method", "tent", "--set", "lr=1"), "--set tent.lr: this parameter is to be chosen"),
+        (("--spaces", "nothing.toml"), "there is no file nothing.toml"),
+        (("--jobs", "1", "--ray", "local"), "--jobs and --ray exclude each other"),
+    ],
+)
+def test_mistakes_are_reported_before_anything_runs(tmp_path, words, message):
+    assert message in complaint("tune", *words, "--store", tmp_path)
+    assert not any(tmp_path.iterdir())
