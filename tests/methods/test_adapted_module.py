@@ -42,6 +42,22 @@ def test_an_encoder_with_class_embeddings(batches: list[torch.Tensor]) -> None:
     assert adapted.method.classifier.classes == ("a", "b", "c")
 
 
+def test_a_classification_network_answers_with_its_own_logits(batches: list[torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2),
+        nn.GroupNorm(2, 8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    ).eval()
+    adapted = ramen.adapt(network, "tent", classes=["a", "b", "c", "d"], image_size=32, lr=1e-3)
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(batches[0]), network(batches[0]), rtol=0, atol=1e-5)
+    assert adapted.method.classifier.classes == ("a", "b", "c", "d")
+
+
 def test_a_method_that_exists(batches: list[torch.Tensor]) -> None:
     method = ramen.create("tent", small_classifier(), lr=1e-3)
     adapted = ramen.adapt(method)
@@ -117,8 +133,13 @@ def test_it_stays_where_its_classifier_is() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (lambda: 3, {}, "model must be a ZeroShotClassifier, a method or an image encoder, got int"),
-        (small_tower, {}, "class_embeddings must be given with an image encoder"),
+        (lambda: 3, {}, "model must be a ZeroShotClassifier, a method, .* or an image encoder, got int"),
+        (
+            lambda: ramen.AffineEncoder(small_tower()),
+            {},
+            "class_embeddings must be given with an AffineEncoder",
+        ),
+        (small_tower, {"class_embeddings": torch.eye(3, 16), "image_size": 32}, "image_size: only for a"),
         (small_classifier, {"logit_scale": 1.0}, "logit_scale: the ZeroShotClassifier"),
         (small_classifier, {"classes": ["a"]}, "classes: the ZeroShotClassifier"),
         (lambda: ramen.create("tent", small_classifier()), {"lr": 1.0}, "lr: the method that was given"),

@@ -5,6 +5,7 @@ Nothing is listed by hand. A method, a command, a public name or a notebook has 
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,31 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from tools.documentation import command_pages, method_pages, notebooks, reference_pages  # noqa: E402
 from tools.documentation.repository_links import RepositoryLinks  # noqa: E402
 
+DOCS = ROOT / "docs"
 LINKS = RepositoryLinks(ROOT)
 RUN_NOTEBOOKS = "RAMEN_DOCS_RUN_NOTEBOOKS"  # 0 shows them without outputs, while writing pages
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the made pages to the navigation."""
+    """Add to the navigation the made pages, and those in ``docs/`` that nobody has listed."""
     sections: dict[str, list[Any]] = {}
     for section in config.nav or []:
         sections.update(section)
+    listed = set(_paths(config.nav))
+    unlisted = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
+    sections["Guides"] += [path for path in unlisted if path not in listed]
     sections["Methods"] += [{name: path} for name, path in method_pages.paths().items()]
     sections["Notebooks"] += [{title: path} for title, path in notebooks.paths(ROOT).items()]
     sections["Reference"] += [{name: path} for name, path in reference_pages.paths().items()]
     return config
+
+
+def _paths(nav: Any) -> Iterator[str]:
+    """The pages that a part of the navigation lists."""
+    if isinstance(nav, str):
+        yield nav
+    for part in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from _paths(part)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

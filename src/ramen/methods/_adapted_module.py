@@ -20,6 +20,7 @@ def adapt(
     class_embeddings: Tensor | None = None,
     logit_scale: float | None = None,
     classes: Sequence[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
     **parameters: Any,
 ) -> "AdaptedModule":
     """A module that classifies batches and adapts to them, to stand where a model stood in a loop.
@@ -33,15 +34,23 @@ def adapt(
     torch.Size([2, 3])
 
     Args:
-        model: A ``ZeroShotClassifier``; an image encoder, with ``class_embeddings``; or a method that was
-            created before, which then takes neither ``method`` nor parameters.
+        model: A ``ZeroShotClassifier``; a classification network, as for its ``from_classifier``; an image
+            encoder, with ``class_embeddings``; or a method that was created before, which then takes neither
+            ``method`` nor parameters.
         method: The name of a method, "ramen" if not given; ``ramen.list_methods()`` has them all.
         class_embeddings: For an encoder: one vector per class, as for ``ZeroShotClassifier``.
-        logit_scale: For an encoder: logits are this times the cosine similarity; 100 if not given.
-        classes: For an encoder: the names of the classes.
+        logit_scale: For an encoder: logits are this times the cosine similarity; 100 if not given. For a
+            network: as for ``from_classifier``.
+        classes: For an encoder or a network: the names of the classes.
+        image_size: For a network that does not know it: height and width of the images, or one number.
         parameters: Of the method, as for ``ramen.create``.
     """
-    parts = {"class_embeddings": class_embeddings, "logit_scale": logit_scale, "classes": classes}
+    parts = {
+        "class_embeddings": class_embeddings,
+        "logit_scale": logit_scale,
+        "classes": classes,
+        "image_size": image_size,
+    }
     parts = {name: value for name, value in parts.items() if value is not None}
     if isinstance(model, Method):
         given = [*(["method"] if method is not None else []), *parts, *parameters]
@@ -52,21 +61,23 @@ def adapt(
 
 
 def _as_classifier(model: object, parts: Mapping[str, Any]) -> ZeroShotClassifier:
-    """The classifier that a model is, or becomes with class embeddings. Other kinds of models belong here."""
+    """The classifier that a model is, or becomes. Other kinds of models belong here."""
     if isinstance(model, ZeroShotClassifier):
         if parts:
             raise TypeError(f"{', '.join(parts)}: the ZeroShotClassifier that was given as model has its own")
         return model
     if not isinstance(model, nn.Module | AffineEncoder):
         raise TypeError(
-            f"model must be a ZeroShotClassifier, a method or an image encoder, got {type(model).__name__}"
+            "model must be a ZeroShotClassifier, a method, a classification network or an image encoder, "
+            f"got {type(model).__name__}"
         )
-    if "class_embeddings" not in parts:
-        raise TypeError(
-            f"class_embeddings must be given with an image encoder ({type(model).__name__}): one vector per "
-            "class that its embeddings are compared with"
-        )
-    return ZeroShotClassifier(model, **parts)
+    if "class_embeddings" in parts:
+        if "image_size" in parts:
+            raise TypeError("image_size: only for a classification network, not with class_embeddings")
+        return ZeroShotClassifier(model, **parts)
+    if isinstance(model, AffineEncoder):
+        raise TypeError("class_embeddings must be given with an AffineEncoder: one vector per class")
+    return ZeroShotClassifier.from_classifier(model, **parts)
 
 
 class AdaptedModule(nn.Module):
