@@ -113,6 +113,8 @@ def sample_result(
                     "interpolation": "bicubic",
                     "resize_mode": "shortest",
                     "fill_color": 0,
+                    "resize_to": None,
+                    "crop": "nearest",
                 },
                 "affine_parameters": 39936,
                 "path": "transformer",

@@ -107,6 +107,13 @@ def test_page_of_methods_shows_the_poisoned_streams():
     assert markdown_page([stored_table(table) for table in result["tables"]]).strip() in page
 
 
+def test_page_of_methods_shows_the_defences():
+    result = json.loads((RESULTS / "poison_defences_tiny_cpu.json").read_text())
+    data = result["data"]
+    assert study("", "", [summary_table(data), loss_table(data)], {})["tables"] == result["tables"]
+    assert markdown_page([stored_table(result["tables"][0])]).strip() in (DOCS / "methods.md").read_text()
+
+
 def test_readme_states_the_committed_speeds():
     results = json.loads((DOCS.parent / "benchmarks/results/speed_h200_fp16.json").read_text())
     page = (DOCS.parent / "README.md").read_text()

@@ -195,7 +195,8 @@ def test_costs_and_provenance(mixed, classifier):
     assert told["classifier"]["preprocess"]["size"] == [32, 32]
     assert told["stream"]["order"] == make_stream("mixed", ramen_data(), 0).identity()["order"]
     assert told["dataset"]["domains"] == dict.fromkeys(DATA["domains"], 8)
-    assert told["method"]["parameters"] == {"lr": 1e-3, "statistics": "source"}
+    defaults = {name: value for name, value in ramen.describe("tent").defaults.items() if name != "seed"}
+    assert told["method"]["parameters"] == {**defaults, "lr": 1e-3}
     assert told["method"]["predicts_with"] == ramen.describe("tent").predicts_with
     assert told["versions"]["torch"] == torch.__version__
     assert told["commit"] is None or len(told["commit"].removesuffix("+changes")) == 40
