@@ -1,6 +1,6 @@
 """What might defend Ramen against an attacker, to be measured by the study of poisoned streams.
 
-A quota needs to know who sent an image, which a method is not told: it is a rule for whoever lets images into
+A quota needs to know who sent an image, which a method does not: it is a rule for whoever lets images into
 a stream. So these are variants for the study, not methods of the library.
 """
 
