@@ -19,7 +19,7 @@ REQUIRED = (
     ("ftfy", "ftfy", ""),  # open_clip's tokenizer
     ("numpy", "numpy", "1.26"),
     ("pillow", "PIL", "12.3"),
-    ("typer", "typer", "0.12"),
+    ("typer", "typer", "0.16"),
     ("rich", "rich", "13"),
     ("matplotlib", "matplotlib", "3.8"),
 )

@@ -217,7 +217,7 @@ class Ramen(GradientMethod):
         weights = self._weights(support)
 
         # 4. Aggregate the cached gradients, and take one signed step from the pretrained weights.
-        gradient = self._aggregated(support, weights, staged).to(base.device)
+        affine = self._moved(support, weights, staged)
         if staged is not None:
             memory.put(staged)
 
@@ -230,15 +230,13 @@ class Ramen(GradientMethod):
                 kept = kept | (usable & ~first.storable & finite)
             return Answer(logits, first.logits, kept, support=partial(_as_support, support, weights))
 
-        return OwnStep(self._stepped(gradient), answer)
+        return OwnStep(affine, answer)
 
-    def _aggregated(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
-        """The weighted sum ``(B, G)`` of the retrieved gradients."""
-        return self.memory.aggregate(support, weights, staged=staged)
-
-    def _stepped(self, gradient: Tensor) -> Tensor:
+    def _moved(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
         """Each image's own weights ``(B, G)``, one signed step away from the pretrained ones."""
-        return sign_step(self.classifier.encoder.base, gradient, float(self.lr))
+        base = self.classifier.encoder.base
+        gradient = self.memory.aggregate(support, weights, staged=staged).to(base.device)
+        return sign_step(base, gradient, float(self.lr))
 
     def _weights(self, support: Selection) -> Tensor:
         """exp(-entropy - beta * distance), without the parts that are switched off.

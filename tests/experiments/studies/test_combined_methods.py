@@ -160,7 +160,7 @@ def test_a_plain_step_is_as_long_as_the_signed_one(classifier):
     method = combined.PlainStepRamen(classifier, **PAPER)
     gradient = torch.zeros(3, len(classifier.encoder.base))
     gradient[0, 0], gradient[0, 1], gradient[1, 5] = 3.0, -4.0, torch.nan
-    moved = method._stepped(gradient) - classifier.encoder.base
+    moved = method._along(gradient) - classifier.encoder.base
     length = 1e-2 * 2**0.5  # the signed step moves two parameters by 0.01 each
     torch.testing.assert_close(
         moved[0, :3], torch.tensor([-0.6 * length, 0.8 * length, 0.0]), atol=1e-6, rtol=0

@@ -139,16 +139,22 @@ class AgreeingRamen(Ramen):
         self._signs.put(staged)
         return super().step(first, usable)
 
-    def _aggregated(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
+    def _moved(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
         total = torch.where(support.valid, weights, 0).sum((1, 2))[:, None]
         agreeing = self._signs.aggregate(support, weights).abs() >= self.agreement * total
-        return torch.where(agreeing, super()._aggregated(support, weights, staged), 0)
+        base = self.classifier.encoder.base
+        return torch.where(agreeing.to(base.device), super()._moved(support, weights, staged), base)
 
 
 class PlainStepRamen(Ramen):
     """Ramen that steps along the gradient itself, as far as the signed step would go."""
 
-    def _stepped(self, gradient: Tensor) -> Tensor:
+    def _moved(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
+        base = self.classifier.encoder.base
+        summed = self.memory.aggregate(support, weights, staged=staged).to(base.device)
+        return self._along(summed)
+
+    def _along(self, gradient: Tensor) -> Tensor:
         base, gradient = self.classifier.encoder.base, finite_or_zero(gradient).to(torch.float32)
         length = gradient.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         far = float(self.lr) * gradient.count_nonzero(dim=1)[:, None].to(torch.float32).sqrt()
