@@ -89,6 +89,8 @@ class HttpConnection:
     async def exchange(self, request: PreparedRequest) -> Reply:
         """Send a request and wait for its answer; ConnectionError if there is none."""
         loop = asyncio.get_running_loop()
+        if self._socket is not None and _was_closed(self._socket):
+            self.close()
         connected = self._socket or await self._connect()
         try:
             with suppress(ConnectionError):  # refused before all of it was read; the answer may be there
@@ -134,6 +136,16 @@ class HttpConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _was_closed(connected: socket.socket) -> bool:
+    """Whether the server has closed it, as servers do with connections that nobody uses for some seconds."""
+    try:
+        return not connected.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:  # nothing to read: it is open
+        return False
+    except OSError:
+        return True
 
 
 async def _some(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> bytes:

@@ -111,6 +111,31 @@ def test_a_server_that_is_gone_is_an_outcome(benchmark: ModuleType) -> None:
     assert outcome.status == 0
 
 
+def test_a_connection_that_the_server_has_closed_is_made_again(benchmark: ModuleType) -> None:
+    """Servers close connections that nobody uses for a while: that is no lost request."""
+    http = check("http_connection")
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def two_requests() -> list[int]:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            connection = http.HttpConnection(http.Address(server.sockets[0].getsockname()[1]))
+            first = await connection.exchange(http.prepare("GET", "/"))
+            await accepted[0].wait_closed()
+            second = await connection.exchange(http.prepare("GET", "/"))
+            connection.close()
+            return [first.status, second.status]
+
+    assert asyncio.run(two_requests()) == [200, 200]
+    assert len(accepted) == 2
+
+
 def test_rates_and_percentiles_of_given_outcomes(benchmark: ModuleType) -> None:
     load = check("load")
     outcomes = [load.Outcome(n, n, n + 0.1 * (n + 1), 200, 5) for n in range(4)]
