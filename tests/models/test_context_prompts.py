@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from open_clip.model import CLIPTextCfg
 from torch import Tensor, nn
 
 import ramen
@@ -20,8 +21,9 @@ TOWERS: dict[str, dict] = {
     "custom": {"custom_text": True},
     "bidirectional": {"custom_text": True, "text_cfg": TEXT | {"no_causal_mask": True, "pool_type": "last"}},
     "class token": {"custom_text": True, "text_cfg": TEXT | {"embed_cls": True, "proj_bias": True}},
-    "end token": {"custom_text": True, "text_cfg": TEXT | {"pool_type": "eos", "eos_id": 49407}},
 }
+if "eos_id" in CLIPTextCfg.__dataclass_fields__:  # the lowest version of open_clip has no such towers
+    TOWERS["end token"] = {"custom_text": True, "text_cfg": TEXT | {"pool_type": "eos", "eos_id": 49407}}
 
 
 def loaded(folder: Path, kind: str) -> tuple[nn.Module, object]:
