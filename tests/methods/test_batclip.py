@@ -6,6 +6,11 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
+from tests.helpers.spoiled_batches import (
+    check_refused_images,
+    check_same_content,
+    check_unusable_batch_changes_nothing,
+)
 from tests.oracles.mutable_model import SCALE, MutableModel, stream, use_batch_statistics
 
 
@@ -124,26 +129,16 @@ def test_the_terms_by_hand() -> None:
 
 def test_a_batch_without_usable_images_changes_nothing() -> None:
     """Nor does the optimizer's decay."""
-    method = ramen.create("batclip", testing.small_classifier(), lr=1e-2)
-    method.predict(stream(1)[0].float())
-    before = method.content()
-    method.predict(torch.full((3, 3, 32, 32), torch.nan))
-    after = method.content()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    check_unusable_batch_changes_nothing(ramen.create("batclip", testing.small_classifier(), lr=1e-2))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
 def test_a_refused_image_leaves_no_trace(bad: float) -> None:
     clf = testing.small_classifier()
     with_bad, without = (ramen.create("batclip", clf, optimizer="sgd", lr=1e-4) for _ in range(2))
-    for images in (batch.float() for batch in stream(4)):
-        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
-        a, b = with_bad.predict(spoiled), without.predict(images)
-        assert a.fallback.tolist() == [False, False, True, False, False, False]
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
+    check_refused_images(with_bad, without, bad)
     assert not torch.equal(without.content()["affine"], clf.encoder.base)
-    for name, tensor in without.content().items():
-        torch.testing.assert_close(with_bad.content()[name], tensor, rtol=1e-3, atol=1e-4)
+    check_same_content(with_bad, without, atol=1e-4)
 
 
 @pytest.mark.parametrize(

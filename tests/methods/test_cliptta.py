@@ -10,6 +10,11 @@ import ramen
 from ramen import testing
 from ramen.methods.cliptta import contrastive_entropy, entropy_of_mean
 from ramen.utils.pair_scores import pair_scores
+from tests.helpers.spoiled_batches import (
+    check_refused_images,
+    check_same_content,
+    check_unusable_batch_changes_nothing,
+)
 from tests.oracles.mutable_model import CLASSES, SCALE, MutableModel, stream, use_batch_statistics
 
 QUICK = {"iterations": 3, "shots": 2, "sample": 7}
@@ -165,12 +170,9 @@ def test_published_settings_and_passes() -> None:
 
 
 def test_a_batch_without_usable_images_changes_nothing() -> None:
-    method = ramen.create("cliptta", testing.small_classifier(), lr=1e-2, **QUICK)
-    method.predict(stream(1)[0].float())
-    before = method.content()
-    method.predict(torch.full((3, 3, 32, 32), torch.nan))
-    after = method.content()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    check_unusable_batch_changes_nothing(
+        ramen.create("cliptta", testing.small_classifier(), lr=1e-2, **QUICK)
+    )
 
 
 def test_the_seed_decides() -> None:
@@ -190,14 +192,9 @@ def test_a_refused_image_leaves_no_trace(bad: float) -> None:
     clf = testing.small_classifier()
     settings = {**QUICK, "optimizer": "sgd", "lr": 1e-5}
     with_bad, without = (ramen.create("cliptta", clf, **settings) for _ in range(2))
-    for images in (batch.float() for batch in stream(4)):
-        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
-        a, b = with_bad.predict(spoiled), without.predict(images)
-        assert a.fallback.tolist() == [False, False, True, False, False, False]
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
+    check_refused_images(with_bad, without, bad)
     assert not torch.equal(without.content()["affine"], clf.encoder.base)
-    for name, tensor in without.content().items():
-        torch.testing.assert_close(with_bad.content()[name], tensor, rtol=1e-3, atol=1e-4)
+    check_same_content(with_bad, without, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from ramen import testing
 from ramen.images.augment import draw
 from ramen.images.preprocess import CLIP_MEAN, CLIP_STD
 from ramen.utils.pair_scores import pair_scores
+from tests.helpers.spoiled_batches import check_refused_images, check_unusable_batch_changes_nothing
 from tests.oracles.mutable_model import MutableModel, stream, use_batch_statistics
 from tests.oracles.torchvision_augment import augment_with_torchvision
 
@@ -187,12 +188,9 @@ def test_a_sure_stream_teaches_nothing(optimizer: str) -> None:
 
 
 def test_a_batch_without_usable_images_changes_nothing() -> None:
-    method = ramen.create("cotta", testing.small_classifier(), lr=1e-2, augmentations=2)
-    method.predict(stream(1)[0].float())
-    before = method.content()
-    method.predict(torch.full((3, 3, 32, 32), torch.nan))
-    after = method.content()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    check_unusable_batch_changes_nothing(
+        ramen.create("cotta", testing.small_classifier(), lr=1e-2, augmentations=2)
+    )
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
@@ -205,11 +203,7 @@ def test_a_refused_image_leaves_no_trace(bad: float) -> None:
         method.predict(stream(1, seed=1)[0].float())
         method.bound = method.bound * 0 + 0.1
         method.store_states()
-    for images in (batch.float() for batch in stream(4)):
-        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
-        a, b = with_bad.predict(spoiled), without.predict(images)
-        assert a.fallback.tolist() == [False, False, True, False, False, False]
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
+    check_refused_images(with_bad, without, bad)
     torch.testing.assert_close(
         with_bad.content()["teacher"], without.content()["teacher"], rtol=1e-3, atol=1e-4
     )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import testing
+from tests.helpers.spoiled_batches import check_refused_images, check_same_content
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 
 LOOSE = {"lr": 5e-4, "margin": 0.35, "redundancy": 0.5}  # each filter keeps some images and drops others
@@ -285,13 +286,8 @@ def test_a_refused_image_leaves_no_trace(bad: float, class_balance: float) -> No
     clf = testing.small_classifier()
     settings = {**LOOSE, "class_balance": class_balance}
     with_bad, without = (ramen.create("eata", clf, **settings) for _ in range(2))
-    for images in (batch.float() for batch in stream(4)):
-        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
-        a, b = with_bad.predict(spoiled), without.predict(images)
-        assert a.fallback.tolist() == [False, False, True, False, False, False]
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
-    for name, tensor in without.content().items():
-        torch.testing.assert_close(with_bad.content()[name], tensor, rtol=1e-3, atol=1e-5)
+    check_refused_images(with_bad, without, bad)
+    check_same_content(with_bad, without, atol=1e-5)
 
 
 # -- parameters -------------------------------------------------------------------------------------

@@ -43,6 +43,16 @@ def depends_on_shape(
     places = torch.arange(_PATCHES**2, device=images.device)
     orders = pair_scores(seed, numbers, places).argsort(1)
     shuffled = classifier.encode(shuffle_patches(images, orders, _PATCHES))
-    before, after = logits.softmax(1), classifier.logits(shuffled).softmax(1)
+    return probability_drop(logits, classifier.logits(shuffled)) > threshold
+
+
+def probability_drop(logits: Tensor, destroyed: Tensor) -> Tensor:
+    """How much less probable each image's predicted class is without its object: DeYO's PLPD, ``(B,)``.
+
+    Args:
+        logits: Of the images.
+        destroyed: Of the same images with their objects destroyed.
+    """
+    before, after = logits.softmax(1), destroyed.softmax(1)
     labels = before.argmax(1, keepdim=True)
-    return (before.gather(1, labels) - after.gather(1, labels)).squeeze(1) > threshold
+    return (before.gather(1, labels) - after.gather(1, labels)).squeeze(1)

@@ -19,6 +19,7 @@ from ramen.methods._notes import OPINION_ENTROPY
 from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
 from ramen.methods._opinion_entropy import LOSSES
 from ramen.methods._registry import register
+from ramen.methods._shape_filter import probability_drop
 from ramen.methods._steps import loss_gradient
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -169,9 +170,7 @@ class Deyo(Method):
             without = self.classifier.encode(
                 destroyed, self.affine, statistics=of_batch(self.statistics, kept)
             )
-            before, after = logits.softmax(1), self.classifier.logits(without).softmax(1)
-            labels = before.argmax(1, keepdim=True)
-            drop = (before.gather(1, labels) - after.gather(1, labels)).squeeze(1)
+            drop = probability_drop(logits, self.classifier.logits(without))
         kept = kept & (drop > self.plpd_threshold)
 
         # 3. The more confident and the larger the drop, the more an image counts.
