@@ -30,6 +30,7 @@ from torch import Tensor
 
 import ramen
 from ramen.encoder.module_facts import stated_size
+from ramen.encoder.probe import pooled
 from ramen.experiments.run import provenance
 from ramen.experiments.run.measure import wait_for
 from ramen.experiments.tables.markdown import markdown_page
@@ -91,7 +92,7 @@ def random_tower(model: str, device: str) -> tuple[Any, int]:
     size = stated_size(tower)
     assert size is not None
     with torch.no_grad():
-        features = tower(torch.randn(32, 3, *size, device=device))
+        features = pooled(tower(torch.randn(32, 3, *size, device=device)))
         for hook in hooks:
             hook.remove()
         last, output = outputs[-1]
@@ -102,13 +103,26 @@ def random_tower(model: str, device: str) -> tuple[Any, int]:
 
 
 def fresh_tower(model: str) -> Any:
-    """``NAME`` of open_clip, ``timm:NAME`` or ``torchvision:NAME``, without a classification head."""
+    """``NAME`` of open_clip, or ``timm:NAME``, ``torchvision:NAME`` or ``transformers:CLASS``.
+
+    Those of timm and torchvision come without a classification head, ``timm:NAME@224`` with that image size;
+    those of transformers with the default configuration of their class.
+    """
     library, _, name = model.rpartition(":")
     if library == "timm":
         import timm
 
-        tower: Any = timm.create_model(name, num_classes=0)
-        tower.image_size = tuple(tower.pretrained_cfg["input_size"][1:])
+        name, _, size = name.partition("@")
+        options = {"img_size": int(size)} if size else {}
+        tower: Any = timm.create_model(name, num_classes=0, **options)
+        tower.image_size = (int(size),) * 2 if size else tuple(tower.pretrained_cfg["input_size"][1:])
+        return tower
+    if library == "transformers":
+        import transformers
+
+        kind = getattr(transformers, name)
+        tower = kind(kind.config_class())
+        tower.image_size = tower.config.image_size
         return tower
     if library == "torchvision":
         import torchvision
@@ -456,7 +470,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--what", action="append", choices=WHAT, help="may be repeated; all without it")
     parser.add_argument(
-        "--model", help="another architecture: NAME of open_clip, timm:NAME, torchvision:NAME"
+        "--model", help="another tower: NAME of open_clip, timm:NAME, torchvision:NAME, transformers:CLASS"
     )
     for name in ("classes", "capacity", "topk", "batch"):
         parser.add_argument(f"--{name}", type=int, help="instead of the setting's")

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
 from ramen.encoder.fused.description import NotCoveredError
-from ramen.encoder.fused.passes import FusedPasses, FusedTransformer
-from ramen.encoder.fused.readers import read_tower
+from ramen.encoder.fused.function import FusedFunction, FusedPasses
+from ramen.encoder.fused.readers import read_passes
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.probe import pooled, probe, relative_error
@@ -109,7 +109,7 @@ class AffineEncoder:
         self.image_size = stated_size(module)
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
-        self._transformer: FusedTransformer | None = None
+        self._passes: FusedPasses | None = None
         self._build(module, frozenset())
         shape = example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
@@ -158,17 +158,17 @@ class AffineEncoder:
     def prepare(self, images: Tensor) -> Tensor:
         """The part of a call that does not depend on norm parameters, for calls that share their images.
 
-        Fused passes start from embedded patches ``(B, T, D)``; otherwise these are the images, in the
-        encoder's type.
+        Fused passes start from embedded patches ``(B, T, D)``, or from what the first convolution makes of
+        the images; otherwise these are the images, in the encoder's type.
         """
         self._check_images(images)
         images = images.to(self.device, self.dtype)
-        return images if self._transformer is None else self._transformer.tokens(images)
+        return images if self._passes is None else self._passes.prepare(images)
 
     @property
     def fused(self) -> bool:
         """Whether it computes by fused passes."""
-        return self._transformer is not None
+        return self._passes is not None
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
@@ -266,20 +266,20 @@ class AffineEncoder:
     def _fuse_if_possible(self, image_shape: tuple[int, ...] | None) -> str:
         """Why it is not possible, or nothing."""
         try:
-            transformer = FusedTransformer(read_tower(self._module, self._norms, self._places()))
+            passes = read_passes(self._module, self._norms, self._places())
         except NotCoveredError as reason:
             return str(reason)
         if image_shape is not None:
             generator = torch.Generator().manual_seed(0)
             pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
-            tokens = transformer.tokens(pair.to(self.device, self.dtype))
-            ours, _ = transformer.forward(tokens, self.base, keep=False)
+            prepared = passes.prepare(pair.to(self.device, self.dtype))
+            ours, _ = passes.forward(prepared, self.base, keep=False)
             error = relative_error(ours, self._features(pair, self.base))
             if not error <= tolerance({self.dtype}, self.device):
                 difference = f"the fused passes differ from it by {error:.1%}"
                 warnings.warn(f"{type(self._module).__name__} is not fused: {difference}", stacklevel=6)
                 return difference
-        self._transformer = transformer
+        self._passes = passes
         return ""
 
     def _places(self) -> dict[str, AffinePlace]:
@@ -326,13 +326,14 @@ class AffineEncoder:
     ) -> Tensor:
         """The module's output, by its own forward pass or the fused one."""
         images = images.to(self.device, self.dtype)
-        if self._transformer is None or statistics is not None or router or images.requires_grad:
+        passes = self._passes
+        if passes is None or statistics is not None or router or images.requires_grad:
             return self._plain_features(images, affine, statistics, router)
-        tokens = images if self._transformer.are_tokens(images) else self._transformer.tokens(images)
+        prepared = images if passes.is_prepared(images) else passes.prepare(images)
         if torch.is_grad_enabled() and affine.requires_grad:
-            features: Tensor = FusedPasses.apply(tokens, affine, self._transformer)
+            features: Tensor = FusedFunction.apply(prepared, affine, passes)
             return features
-        return self._transformer.forward(tokens, affine, keep=False)[0]
+        return passes.forward(prepared, affine, keep=False)[0]
 
     def _plain_features(
         self, images: Tensor, affine: Tensor, statistics: Statistics | None, router: Router | None

@@ -1,6 +1,6 @@
 """GELU: exact, in its tanh approximation, and as in OpenAI's CLIP; and the gate of SwiGLU.
 
-Each pass of a GELU reads the memory once.
+Each pass reads the memory once.
 """
 
 import torch
@@ -18,18 +18,11 @@ _BLOCK = 4096
 
 def forward(x: Tensor, kind: str) -> Tensor:
     """The activation of a contiguous ``x``, in its dtype."""
-    if kind in GATES:
-        gate, value = x.chunk(2, -1)
-        return F.silu(gate) * value
     return _forward_triton(x, kind) if _uses_triton(x) else _forward_torch(x, kind)
 
 
 def backward(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
     """The gradient of ``x``, given that of the activation, which may be overwritten."""
-    if kind in GATES:
-        gate, value = x.chunk(2, -1)
-        slope: Tensor = torch.ops.aten.silu_backward(gradient * value, gate)
-        return torch.cat([slope, gradient * F.silu(gate)], -1)
     return _backward_triton(gradient, x, kind) if _uses_triton(x) else _backward_torch(gradient, x, kind)
 
 
@@ -41,12 +34,19 @@ def _uses_triton(x: Tensor) -> bool:
 
 
 def _forward_torch(x: Tensor, kind: str) -> Tensor:
+    if kind in GATES:
+        gate, value = x.chunk(2, -1)
+        return F.silu(gate) * value
     if kind == "quick_gelu":
         return x * torch.sigmoid(_QUICK * x)
     return F.gelu(x, approximate=_APPROXIMATION[kind])
 
 
 def _backward_torch(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
+    if kind in GATES:
+        gate, value = x.chunk(2, -1)
+        slope: Tensor = torch.ops.aten.silu_backward(gradient * value, gate)
+        return torch.cat([slope, gradient * F.silu(gate)], -1)
     if kind == "quick_gelu":
         gate = torch.sigmoid(_QUICK * x)
         return gradient * gate * (1 + _QUICK * x * (1 - gate))
@@ -58,6 +58,14 @@ def _backward_torch(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
 
 
 def _forward_triton(x: Tensor, kind: str) -> Tensor:
+    if kind in GATES:
+        width = x.shape[-1] // 2
+        output = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
+        with kernels.current_device(x.device):
+            kernels.load("activation").gate[_grid(output)](
+                x, output, output.numel(), width, BLOCK=_BLOCK, num_warps=4
+            )
+        return output
     output = torch.empty_like(x)
     with kernels.current_device(x.device):
         kernels.load("activation").activate[_grid(x)](
@@ -67,6 +75,13 @@ def _forward_triton(x: Tensor, kind: str) -> Tensor:
 
 
 def _backward_triton(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
+    if kind in GATES:
+        total = torch.empty_like(x)
+        with kernels.current_device(x.device):
+            kernels.load("activation").gate_backward[_grid(gradient)](
+                gradient, x, total, gradient.numel(), x.shape[-1] // 2, BLOCK=_BLOCK, num_warps=4
+            )
+        return total
     with kernels.current_device(x.device):
         kernels.load("activation").activate_backward[_grid(x)](
             gradient, x, x.numel(), KIND=KINDS.index(kind), BLOCK=_BLOCK, num_warps=4

@@ -7,9 +7,13 @@ import torch
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
 from tests.encoder.fused.small_towers import tower
+
+
+def convolutional() -> nn.Module:
+    pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), *pooled)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +22,7 @@ from tests.encoder.fused.small_towers import tower
         (lambda: tower(torch.float32, attentional_pool=True), "pools by attention"),
         (lambda: tower(torch.float32, qk_norm=True), "CustomResidual"),
         (lambda: tower(torch.float32, act_layer=nn.ReLU), "activation is ReLU"),
-        (lambda: testing.small_tower("resnet"), "it is a ModifiedResNet"),
+        (convolutional, "it is a Sequential"),
     ],
 )
 def test_a_tower_that_is_not_covered_is_computed_by_its_module_and_says_why(module: Any, reason: str) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ramen.kernels import rotation
 from ramen.kernels.norm import AffinePlace
 
 
@@ -92,18 +93,7 @@ class Rotation:
 
     def turn(self, parts: Tensor, *, back: bool = False) -> None:
         """Turn queries or keys ``(B, T, heads, head width)`` in place, or with ``back`` their gradients."""
-        patches = parts[:, self.prefix :]
-        shape = (len(self.cos), 1, -1)
-        cos, sin = self.cos.view(shape), self.sin.view(shape)
-        partners = -self._partners(patches * sin) if back else self._partners(patches) * sin
-        patches.copy_(patches * cos + partners)
-
-    def _partners(self, x: Tensor) -> Tensor:
-        """Each number's partner; that of the first of a pair has its sign changed."""
-        if self.neighbours:
-            return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
-        first, second = x.chunk(2, -1)
-        return torch.cat([-second, first], -1)
+        rotation.turn(parts[:, self.prefix :], self.cos, self.sin, self.neighbours, back=back)
 
 
 class Head(Protocol):

@@ -52,3 +52,31 @@ def activate_backward(gradient_pointer, x_pointer, size, KIND: tl.constexpr, BLO
         slope = gate * (1.0 + 1.702 * x * (1.0 - gate))
     gradient *= slope
     tl.store(gradient_pointer + place, gradient.to(gradient_pointer.dtype.element_ty), mask=place < size)
+
+
+@triton.jit
+def gate(x_pointer, output_pointer, size, width, BLOCK: tl.constexpr):
+    """The first half of each row of ``x``, through SiLU, times its second half; a half is ``width`` long."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    first = place + place // width * width
+    opening = tl.load(x_pointer + first, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x_pointer + first + width, mask=inside, other=0.0).to(tl.float32)
+    y = opening * tl.sigmoid(opening) * value
+    tl.store(output_pointer + place, y.to(output_pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gate_backward(gradient_pointer, x_pointer, total_pointer, size, width, BLOCK: tl.constexpr):
+    """The gradient of both halves, given that of their product."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    first = place + place // width * width
+    gradient = tl.load(gradient_pointer + place, mask=inside, other=0.0).to(tl.float32)
+    opening = tl.load(x_pointer + first, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x_pointer + first + width, mask=inside, other=0.0).to(tl.float32)
+    share = tl.sigmoid(opening)
+    slope = share * (1.0 + opening * (1.0 - share))
+    kind = total_pointer.dtype.element_ty
+    tl.store(total_pointer + first, (gradient * value * slope).to(kind), mask=inside)
+    tl.store(total_pointer + first + width, (gradient * opening * share).to(kind), mask=inside)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ramen.encoder.fused.description import NotCoveredError
 from ramen.encoder.fused.heads import ModuleHead
-from ramen.encoder.norm_layers import LayerNorm, Norm
+from ramen.encoder.norm_layers import BatchNorm, LayerNorm, Norm
+from ramen.kernels.channel_norm import ChannelNorm
 from ramen.kernels.norm import AffinePlace
 
 _LINEAR = (nn.Linear, type(nn.MultiheadAttention(1, 1).out_proj))
@@ -29,6 +30,17 @@ class TowerNorms:
             raise NotCoveredError(f"its norm layer {name} is not a layer norm with parameters")
         self._left.discard(name)
         return self._places[name]
+
+    def channel_norm(self, name: str, layer: object) -> ChannelNorm:
+        """Of a batch norm with the statistics of its training; an activation inside it is the caller's."""
+        found = self._norms.get(name)
+        if found is not layer or not isinstance(found, BatchNorm):
+            raise NotCoveredError(f"its norm layer {name} is not a batch norm with running statistics")
+        self._left.discard(name)
+        place = self._places[name]
+        exact = torch.promote_types(found.running_mean.dtype, torch.float32)
+        mean, variance = found.running_mean.to(exact), found.running_var.to(exact)
+        return ChannelNorm(place, mean, torch.rsqrt(variance + place.eps))
 
     def place_unless_identity(self, name: str, layer: object) -> AffinePlace | None:
         """Of a layer norm, if ``layer`` is not the identity."""

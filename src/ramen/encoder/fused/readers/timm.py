@@ -101,7 +101,7 @@ def _rotation(tower: Any, like: Tensor) -> Rotation | None:
     )
     prefix = same("their rotary positions", [part.num_prefix_tokens for part in attentions])
     sin, cos = angles.to(torch.promote_types(like.dtype, torch.float32)).to(like.device).chunk(2, -1)
-    return Rotation(cos, sin, neighbours=not halves, prefix=prefix)
+    return Rotation(cos.contiguous(), sin.contiguous(), neighbours=not halves, prefix=prefix)
 
 
 def _block(name: str, block: Any, norms: TowerNorms) -> FusedBlock:
@@ -168,7 +168,3 @@ def _mlp(name: str, mlp: Any, norms: TowerNorms, scale: Tensor | None) -> FusedM
         proj_bias=proj_bias,
         inner_norm=norms.place_unless_identity(f"{name}.mlp.norm", mlp.norm),
     )
-
-
-def _gates_last(mlp: object) -> bool:
-    return bool(getattr(mlp, "gate_last", False))

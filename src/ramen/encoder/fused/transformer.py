@@ -13,7 +13,6 @@ What they compute with is a ``FusedTower``; towers differ in their description, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -64,11 +63,11 @@ class FusedTransformer:
 
     # -- from images to tokens ------------------------------------------------------------------------
 
-    def are_tokens(self, images: Tensor) -> bool:
-        """Whether ``images`` is a result of ``tokens``."""
+    def is_prepared(self, images: Tensor) -> bool:
+        """Whether ``images`` is a result of ``prepare``."""
         return images.ndim == 3 and images.shape[1:] == self.tower.positions.shape
 
-    def tokens(self, images: Tensor) -> Tensor:
+    def prepare(self, images: Tensor) -> Tensor:
         """The tokens of the prefix and the embedded patches, without their positions, ``(B, T, D)``."""
         if images.ndim != 4:
             raise ValueError(f"images must be of shape (B, 3, H, W), got {tuple(images.shape)}")
@@ -91,9 +90,9 @@ class FusedTransformer:
 
     # -- forward ------------------------------------------------------------------------------------
 
-    def forward(self, tokens: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, SavedForward | None]:
-        """Features ``(B, d)`` of a result of ``tokens``; with ``keep`` also what ``backward`` needs."""
-        tower, x = self.tower, tokens
+    def forward(self, prepared: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, SavedForward | None]:
+        """Features ``(B, d)`` of a result of ``prepare``; with ``keep`` also what ``backward`` needs."""
+        tower, x = self.tower, prepared
         before = None
         if tower.norm_before is None:
             x = x + tower.positions
@@ -228,27 +227,6 @@ class FusedTransformer:
             normalised[:, :1] += gradients[0] @ part.qkv_weight[:width]
             stream = F.pad(stream, (0, 0, 0, normalised.shape[1] - 1))
         return norm.backward(normalised, saved.norm, affine, part.norm, stream, rows)
-
-
-class FusedPasses(torch.autograd.Function):
-    """A ``FusedTransformer`` as one differentiable function of the norm parameters."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, affine: Tensor, transformer: FusedTransformer) -> Tensor:
-        """The features."""
-        features, ctx.saved_forward = transformer.forward(tokens, affine, keep=True)
-        ctx.transformer = transformer
-        return features
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
-        """The gradient of the parameters: one row per image, or their sum if all images share one vector."""
-        if ctx.saved_forward is None:
-            raise RuntimeError("a second backward pass through the same forward pass is not possible")
-        saved, ctx.saved_forward = ctx.saved_forward, None
-        rows = ctx.transformer.backward(gradient.contiguous(), saved)
-        return None, rows if saved.affine.ndim == 2 else rows.sum(0), None
 
 
 def _attention_inputs(part: FusedAttention, x: Tensor, first_only: bool) -> tuple[Tensor, ...]:

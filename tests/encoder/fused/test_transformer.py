@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import ramen
 from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.encoder.fused.passes import FusedTransformer
+from ramen.encoder.fused.transformer import FusedTransformer
 from ramen.methods._steps import entropy
 from tests.encoder.fused.small_towers import SIZE, tower
 
@@ -153,7 +153,7 @@ def test_images_that_require_a_gradient_get_it_from_the_module() -> None:
 
 
 def test_passes_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FusedTransformer, "tokens", lambda self, images: torch.ones(len(images), 26, 64))
+    monkeypatch.setattr(FusedTransformer, "prepare", lambda self, images: torch.ones(len(images), 26, 64))
     with pytest.warns(UserWarning, match="the fused passes differ from it by"):
         encoder = AffineEncoder(tower(torch.float32))
     assert not encoder.fused

@@ -1,0 +1,203 @@
+"""How fast a step of Ramen is for image towers of several libraries, on random weights and images.
+
+    python benchmarks/towers.py --device cuda --dtype float16 --out towers.json
+    python benchmarks/towers.py --tower RN50 --tower timm:resnet50 --device cuda --dtype float16
+    python benchmarks/towers.py --tower torchvision:resnet18 --batch 16 --classes 10 --capacity 75   # on a CPU
+
+Beside each step stand the module's own passes, compiled by torch.compile, in the same run: its forward pass,
+and a forward and a backward pass to its norm parameters. For towers with fused passes a step is compared with
+three forward passes; for the others with two forward passes and a backward pass. ``--compile-only`` fills the
+compiler's cache and times nothing, so that several processes can do that at once. Accuracy means nothing here.
+"""
+
+import argparse
+import gc
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from speed import (
+    Clock,
+    Setting,
+    full_ramen,
+    random_classifier,
+    random_images,
+    random_tower,
+    stages,
+)
+from torch import Tensor, nn
+
+from ramen.encoder.norm_layers import find_replacement, private_copy
+from ramen.encoder.probe import pooled
+from ramen.experiments.run import provenance
+from ramen.experiments.tables.markdown import markdown_page
+from ramen.experiments.tables.table import Cell, Column, Table
+from ramen.experiments.tables.terminal import print_tables
+from ramen.utils.cublas import without_workspaces
+
+TOWERS = (
+    "ViT-B-16",
+    "ViT-B-32",
+    "ViT-B-16-SigLIP",
+    "EVA02-B-16",
+    "timm:vit_base_patch16_clip_224",
+    "timm:deit_base_patch16_224",
+    "timm:vit_small_patch14_dinov2@224",
+    "timm:vit_base_patch16_siglip_224",
+    "transformers:CLIPVisionModelWithProjection",
+    "transformers:SiglipVisionModel",
+    "RN50",
+    "RN101",
+    "torchvision:resnet50",
+    "timm:resnet50",
+    "timm:tf_efficientnet_lite0",
+    "timm:convnext_tiny",
+    "timm:swin_tiny_patch4_window7_224",
+)
+
+
+class CompiledPasses:
+    """A tower by itself, compiled by torch: what a step is compared with.
+
+    Args:
+        setting: Names the tower.
+        images: A batch in its type, on its device.
+    """
+
+    def __init__(self, setting: Setting, images: Tensor) -> None:
+        torch.compiler.reset()  # it compiles one class for a few models only
+        tower = random_tower(setting.model, images.device.type)[0]
+        self.module = private_copy(tower, None, images.device, images.dtype)
+        if images.device.type == "cuda" and any(isinstance(part, nn.Conv2d) for part in tower.modules()):
+            self.module = self.module.to(memory_format=torch.channels_last)  # the faster of its layouts
+        self._norm_parameters = [
+            parameter
+            for layer in self.module.modules()
+            if find_replacement(layer) is not None
+            for parameter in layer.parameters(recurse=False)
+        ]
+        self._images = images
+        self._compiled = torch.compile(self.module)
+
+    def forward(self) -> Tensor:
+        """Features, without gradients."""
+        with torch.no_grad():
+            return pooled(self._compiled(self._images))
+
+    def forward_and_backward(self) -> tuple[Tensor, ...]:
+        """Gradients of the norm parameters, shared by all images."""
+        for parameter in self._norm_parameters:
+            parameter.requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(
+                pooled(self._compiled(self._images)).float().square().sum(),
+                self._norm_parameters,
+                allow_unused=True,
+            )
+
+
+def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The row of one tower."""
+    classifier = random_classifier(setting, arguments.device, arguments.dtype, "auto")
+    images = random_images(classifier, setting.batch)
+    clock = Clock(classifier.device, arguments.repeats, arguments.rounds)
+    encoder = classifier.encoder
+    row: dict[str, Any] = {
+        "tower": setting.model,
+        "path": "fused" if encoder.fused else "plain",
+        "plain_reason": encoder.plain_reason,
+        "norm_parameters": len(encoder.base),
+    }
+    compiled = CompiledPasses(setting, images)
+    if arguments.compile_only:
+        compiled.forward()
+        if not encoder.fused:
+            compiled.forward_and_backward()
+        return row
+    method = full_ramen(classifier, setting)
+    row["step_ms"] = clock(partial(method.predict, images))
+    row["forward_ms"] = clock(compiled.forward)
+    row["step_again_ms"] = clock(partial(method.predict, images))  # the clock changes with the load
+    row["stages"] = stages(method, images, clock)
+    step = min(row["step_ms"], row["step_again_ms"])
+    row["images_per_second"] = 1000 * setting.batch / step
+    row["three_forwards"] = step / (3 * row["forward_ms"])
+    if not encoder.fused:
+        row["forward_and_backward_ms"] = clock(compiled.forward_and_backward)
+        row["two_forwards_and_a_backward"] = step / (row["forward_ms"] + row["forward_and_backward_ms"])
+    del method, compiled
+    gc.collect()
+    if classifier.device.type == "cuda":
+        torch.cuda.empty_cache()
+    random_tower.cache_clear()
+    console.print(f"{setting.model:45} {row['path']:6} {step:8.2f} ms", highlight=False)
+    return row
+
+
+def tables(results: dict[str, Any]) -> list[Table]:
+    """One row per tower."""
+    heads = ("passes", "norm parameters", "ms per step", "images/s", "compiled forward, ms")
+    heads += ("of three forwards", "of two forwards and a backward")
+    cells = [
+        (
+            row["tower"],
+            row["path"],
+            f"{row['norm_parameters']:,}",
+            f"{min(row['step_ms'], row['step_again_ms']):.2f}",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['forward_ms']:.2f}",
+            f"{row['three_forwards']:.2f}",
+            f"{row['two_forwards_and_a_backward']:.2f}" if "forward_and_backward_ms" in row else "",
+        )
+        for row in results["towers"]
+        if "step_ms" in row
+    ]
+    columns = (Column("tower", "left"), Column(heads[0], "left"), *map(Column, heads[1:]))
+    setting = results["setting"]
+    title = ", ".join(f"{name} {setting[name]}" for name in ("classes", "capacity", "topk", "batch"))
+    return [Table(title, columns, tuple(tuple(map(Cell, row)) for row in cells))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tower", action="append", help="see fresh_tower in speed.py; may be repeated")
+    defaults = {"classes": 100, "capacity": 750, "topk": 5, "batch": 100}
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--compile-only", action="store_true", help="fill the compiler's cache, time nothing")
+    parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    parser.add_argument("--show", type=Path, help="measure nothing; print such results as Markdown")
+    arguments, console = parser.parse_args(), Console()
+    if arguments.show is not None:
+        print(markdown_page(tables(json.loads(arguments.show.read_text()))))
+        return
+    without_workspaces()
+    sizes = {name: getattr(arguments, name) for name in defaults}
+    results: dict[str, Any] = {
+        "hardware": provenance.hardware(torch.device(arguments.device)),
+        "versions": provenance.versions(),
+        "dtype": arguments.dtype,
+        "setting": sizes,
+        "towers": [],
+    }
+    for name in arguments.tower or TOWERS:
+        try:
+            results["towers"].append(measure(Setting(name, **sizes), arguments, console))
+        except Exception as error:  # one tower that fails does not lose the others
+            console.print_exception()
+            results["towers"].append({"tower": name, "error": f"{type(error).__name__}: {error}"[:500]})
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    if not arguments.compile_only:
+        print_tables(console, tables(results))
+
+
+if __name__ == "__main__":
+    main()
