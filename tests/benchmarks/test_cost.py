@@ -35,6 +35,7 @@ def test_every_named_method_is_timed(cost, monkeypatch, tmp_path, capsys):
         return 0.1
 
     monkeypatch.setattr("ramen.experiments.studies.cost.seconds", seconds)
+    monkeypatch.setattr(cost, "seconds", lambda call, device: 3 * seconds(call, device))
     results = run(cost, monkeypatch, tmp_path, "tda", "rotta", "watt")
     assert {name: row["forwards"] for name, row in results["methods"].items()} == {
         "tda": 1,
@@ -42,6 +43,7 @@ def test_every_named_method_is_timed(cost, monkeypatch, tmp_path, capsys):
         "watt": pytest.approx(71 / 15),  # five rounds of two steps for each of seven templates
     }
     assert "71 / 70" in capsys.readouterr().out
+    assert results["backward_milliseconds"] == pytest.approx(200)  # 300 with the forward pass
 
 
 def test_times_are_the_fastest_as_multiples_of_a_forward(cost, monkeypatch, tmp_path, capsys):
@@ -50,13 +52,45 @@ def test_times_are_the_fastest_as_multiples_of_a_forward(cost, monkeypatch, tmp_
         return SimpleNamespace(seconds=(0.030, 0.025), forwards=3, backwards=2)
 
     monkeypatch.setattr(cost, "forward_times", lambda classifier, warm_up, timed: [0.010, 0.012])
+    monkeypatch.setattr(cost, "gradient_times", lambda classifier, images, repeats: [0.020, 0.016])
     monkeypatch.setattr(cost, "method_cost", method_cost)
     results = run(cost, monkeypatch, tmp_path, "tent")
     assert results["plain_forward_milliseconds"] == 10
-    assert results["methods"] == {"tent": {"milliseconds_a_batch": 25, "forwards": 2.5}}
-    assert ["tent", "25.0", "2.50", "3", "/", "2"] in [
+    assert results["backward_milliseconds"] == pytest.approx(6)
+    assert results["methods"] == {
+        "tent": {
+            "milliseconds_a_batch": 25,
+            "forwards": 2.5,
+            "passes": {"forward": 3, "backward": 2},
+            "of_counted": pytest.approx(25 / (3 * 10 + 2 * 6)),  # more than 15 % off: marked
+        }
+    }
+    assert ["tent", "25.0", "2.50", "3", "/", "2", "0.60", "!"] in [
         line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()
     ]
+
+
+def test_a_method_as_slow_as_its_passes_has_no_mark(cost, monkeypatch, tmp_path, capsys):
+    def method_cost(name, classifier, warm_up, timed):
+        return SimpleNamespace(seconds=(0.0179,), forwards=1, backwards=1)
+
+    monkeypatch.setattr(cost, "forward_times", lambda classifier, warm_up, timed: [0.010])
+    monkeypatch.setattr(cost, "gradient_times", lambda classifier, images, repeats: [0.016])
+    monkeypatch.setattr(cost, "method_cost", method_cost)
+    run(cost, monkeypatch, tmp_path, "tent")
+    shown = capsys.readouterr().out
+    assert "1.12" in shown
+    assert "!" not in shown
+
+
+def test_a_method_that_the_model_cannot_run_is_named(cost, monkeypatch, tmp_path, capsys):
+    def method_cost(name, classifier, warm_up, timed):
+        raise cost.MissingPartError("there is no text tower")
+
+    monkeypatch.setattr(cost, "method_cost", method_cost)
+    results = run(cost, monkeypatch, tmp_path, "tpt")
+    assert results["methods"] == {"tpt": {"reason": "there is no text tower"}}
+    assert "tpt cannot run on this model: there is no text tower" in capsys.readouterr().out
 
 
 def test_random_classifier_can_serve_every_method():
