@@ -79,10 +79,14 @@ def random_tower(model: str, device: str) -> tuple[Any, int]:
     """A tower, on the CPU, and the width of its features; random images look different to it.
 
     With fresh weights all embeddings point in one direction: every image would retrieve the same entries, and
-    reading them would cost next to nothing. Here the last norm's bias takes away what they have in common.
+    reading them would cost next to nothing. Here the last norm's bias takes away what they have in common,
+    and learned scales, with which fresh blocks do next to nothing, are 1.
     """
     torch.manual_seed(0)
     tower = fresh_tower(model).eval().to(device)
+    for layer in tower.modules():
+        if isinstance(getattr(layer, "gamma", None), Tensor):
+            torch.nn.init.ones_(layer.gamma)
     outputs: list[tuple[Any, Tensor]] = []
     hooks = [
         layer.register_forward_hook(lambda layer, given, output: outputs.append((layer, output)))

@@ -2,12 +2,12 @@
 
     python benchmarks/towers.py --device cuda --dtype float16 --out towers.json
     python benchmarks/towers.py --tower RN50 --tower timm:resnet50 --device cuda --dtype float16
-    python benchmarks/towers.py --tower torchvision:resnet18 --batch 16 --classes 10 --capacity 75   # on a CPU
+    python benchmarks/towers.py --tower torchvision:resnet18 --batch 16 --classes 10 --capacity 75  # a CPU
 
 Beside each step stand the module's own passes, compiled by torch.compile, in the same run: its forward pass,
 and a forward and a backward pass to its norm parameters. For towers with fused passes a step is compared with
-three forward passes; for the others with two forward passes and a backward pass. ``--compile-only`` fills the
-compiler's cache and times nothing, so that several processes can do that at once. Accuracy means nothing here.
+three forward passes; for the others with two forward passes and a backward pass. ``--compile-only`` fills
+the compiler's cache and times nothing: several processes can do that at once. Accuracy means nothing here.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from ramen.experiments.run import provenance
 from ramen.experiments.tables.markdown import markdown_page
 from ramen.experiments.tables.table import Cell, Column, Table
 from ramen.experiments.tables.terminal import print_tables
+from ramen.methods._steps import adapted_logits, sample_gradients
 from ramen.utils.cublas import without_workspaces
 
 TOWERS = (
@@ -101,13 +102,13 @@ class CompiledPasses:
 
 def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The row of one tower."""
-    classifier = random_classifier(setting, arguments.device, arguments.dtype, "auto")
+    classifier = random_classifier(setting, arguments.device, arguments.dtype, "compile")
     images = random_images(classifier, setting.batch)
     clock = Clock(classifier.device, arguments.repeats, arguments.rounds)
     encoder = classifier.encoder
     row: dict[str, Any] = {
         "tower": setting.model,
-        "path": "fused" if encoder.fused else "plain",
+        "path": "fused" if encoder.fused else "compiled",
         "plain_reason": encoder.plain_reason,
         "norm_parameters": len(encoder.base),
     }
@@ -116,12 +117,15 @@ def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -
         compiled.forward()
         if not encoder.fused:
             compiled.forward_and_backward()
+            sample_gradients(classifier, images)
+            adapted_logits(classifier, images, encoder.base.expand(len(images), -1))
         return row
     method = full_ramen(classifier, setting)
     row["step_ms"] = clock(partial(method.predict, images))
     row["forward_ms"] = clock(compiled.forward)
     row["step_again_ms"] = clock(partial(method.predict, images))  # the clock changes with the load
-    row["stages"] = stages(method, images, clock)
+    if arguments.stages:
+        row["stages"] = stages(method, images, clock)
     step = min(row["step_ms"], row["step_again_ms"])
     row["images_per_second"] = 1000 * setting.batch / step
     row["three_forwards"] = step / (3 * row["forward_ms"])
@@ -168,6 +172,7 @@ def main() -> None:
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--compile-only", action="store_true", help="fill the compiler's cache, time nothing")
+    parser.add_argument("--stages", action="store_true", help="also the time of each part of a step")
     parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")

@@ -70,7 +70,9 @@ class AffineEncoder:
         dtype: Type of all weights except those of norm layers; the module's own if not given.
         fused: Whether to use the fused passes (``ramen.encoder.fused``), which agree with the
             module's own forward pass and autograd to rounding: ``"auto"`` if they cover the module, True
-            insists on them, False uses the module itself.
+            insists on them, False uses the module itself. ``"compile"`` is ``"auto"``, but torch.compile
+            compiles a module that they do not cover: that takes up to minutes when images of a new shape
+            come, and its passes are faster from then on.
 
     Attributes:
         base: The pretrained flat vector ``(G,)``, fp32 (fp64 for a double encoder).
@@ -110,6 +112,7 @@ class AffineEncoder:
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
         self._passes: FusedPasses | None = None
+        self._compiled: Callable[[Tensor], object] | None = None
         self._build(module, frozenset())
         shape = example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
@@ -169,6 +172,11 @@ class AffineEncoder:
     def fused(self) -> bool:
         """Whether it computes by fused passes."""
         return self._passes is not None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile compiles the module's own passes."""
+        return self._compiled is not None
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
@@ -250,7 +258,8 @@ class AffineEncoder:
         assert self._owner is not None
         dtype = weight_dtype(self._owner)
         limit = tolerance({self.dtype, dtype}, self.device)
-        finding = probe(self._owner, dtype, self._norms, self._features, self.base, image_shape, limit)
+        # the module itself: fused passes call no layer, and compiled ones would be compiled for two images
+        finding = probe(self._owner, dtype, self._norms, self._own_features, self.base, image_shape, limit)
         if not finding.blind:
             self.embed_dim = finding.embed_dim
             self._owner = None
@@ -261,6 +270,8 @@ class AffineEncoder:
         self.plain_reason = self._fuse_if_possible(image_shape) if fused else "fused=False"
         if fused is True and self.plain_reason:
             raise ValueError(f"fused=True: this encoder has no fused passes: {self.plain_reason}")
+        if fused == "compile" and self.plain_reason:
+            self._compiled = torch.compile(self._module)
 
     @torch.no_grad()
     def _fuse_if_possible(self, image_shape: tuple[int, ...] | None) -> str:
@@ -269,18 +280,24 @@ class AffineEncoder:
             passes = read_passes(self._module, self._norms, self._places())
         except NotCoveredError as reason:
             return str(reason)
-        if image_shape is not None:
-            generator = torch.Generator().manual_seed(0)
-            pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
-            prepared = passes.prepare(pair.to(self.device, self.dtype))
-            ours, _ = passes.forward(prepared, self.base, keep=False)
-            error = relative_error(ours, self._features(pair, self.base))
-            if not error <= tolerance({self.dtype}, self.device):
-                difference = f"the fused passes differ from it by {error:.1%}"
-                warnings.warn(f"{type(self._module).__name__} is not fused: {difference}", stacklevel=6)
-                return difference
-        self._passes = passes
-        return ""
+        difference = "" if image_shape is None else self._difference(passes, image_shape)
+        if not difference:
+            self._passes = passes
+        return difference
+
+    @torch.no_grad()
+    def _difference(self, passes: FusedPasses, image_shape: tuple[int, ...]) -> str:
+        """How fused passes differ from the module; nothing if they agree."""
+        generator = torch.Generator().manual_seed(0)
+        pair = torch.randn((2, *image_shape), generator=generator, dtype=torch.float32, device="cpu")
+        prepared = passes.prepare(pair.to(self.device, self.dtype))
+        ours, _ = passes.forward(prepared, self.base, keep=False)
+        error = relative_error(ours, self._own_features(pair, self.base))
+        if error <= tolerance({self.dtype}, self.device):
+            return ""
+        difference = f"the fused passes differ from it by {error:.1%}"
+        warnings.warn(f"{type(self._module).__name__} is not fused: {difference}", stacklevel=7)
+        return difference
 
     def _places(self) -> dict[str, AffinePlace]:
         if len(self._wiring) > len(self.layout):
@@ -299,12 +316,17 @@ class AffineEncoder:
         if not isinstance(images, Tensor) or not images.is_floating_point():
             came = images.dtype if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(f"images must be a float tensor, got {came}")
-        if self._owner is not None and (blind := self._probe(tuple(images.shape[1:]))):
+        if self._owner is None:
+            return
+        shape = tuple(images.shape[1:])
+        if blind := self._probe(shape):
             raise ValueError(
                 f"norm layers {', '.join(sorted(blind))} normalise a learned constant, not the images, and "
                 "cannot be adapted for each image: construct the AffineEncoder with example=images, which "
                 "leaves them out of the flat vector"
             )
+        if self._passes is not None and (difference := self._difference(self._passes, shape)):
+            self._passes, self.plain_reason = None, difference
 
     def _check_affine(self, affine: Tensor | None, batch: int) -> Tensor:
         if affine is None:
@@ -335,6 +357,14 @@ class AffineEncoder:
             return features
         return passes.forward(prepared, affine, keep=False)[0]
 
+    def _own_features(self, images: Tensor, affine: Tensor) -> Tensor:
+        """The output of the module's own forward pass, not compiled."""
+        compiled, self._compiled = self._compiled, None
+        try:
+            return self._plain_features(images.to(self.device, self.dtype), affine, None, None)
+        finally:
+            self._compiled = compiled
+
     def _plain_features(
         self, images: Tensor, affine: Tensor, statistics: Statistics | None, router: Router | None
     ) -> Tensor:
@@ -348,7 +378,9 @@ class AffineEncoder:
                     norm.router = partial(router, name)
             if statistics is not None:
                 self._hand_out(statistics, len(images))
-            features = pooled(self._module(images))
+            own = statistics is not None or router is not None  # every call of them is another function
+            module = self._module if own or self._compiled is None else self._compiled
+            features = pooled(module(images))
             if statistics is not None:
                 statistics.mixed = self._collected()
             return features

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 
 def check_fused(value: object) -> bool | str:
-    """``value``, if it is a choice between fused and plain passes."""
-    if value is not True and value is not False and value != "auto":
-        raise ValueError(f"fused must be True, False or 'auto', got {value!r}")
-    return value
+    """``value``, if it is a choice between fused, compiled and plain passes."""
+    if value is True or value is False or (isinstance(value, str) and value in ("auto", "compile")):
+        return value
+    raise ValueError(f"fused must be True, False, 'auto' or 'compile', got {value!r}")
 
 
 def weight_dtype(module: nn.Module) -> torch.dtype:

@@ -1,8 +1,8 @@
 """Batch norm by stored statistics with a weight and a bias per image, fused with what surrounds it.
 
 Forward: normalise every channel of ``x``; apply that image's weight and bias; add ``skip``; apply ReLU.
-Backward: the gradient of ``x``, and each image's gradient of weight and bias, written straight into its row of
-one table. Triton reads every number once each way; plain torch makes a dozen passes over the memory.
+Backward: the gradient of ``x``, and each image's gradient of weight and bias, written straight into its row
+of one table. Triton reads every number once each way; plain torch makes a dozen passes over the memory.
 
 Feature maps are ``(B, C, H, W)`` with the channels of a pixel beside each other (``torch.channels_last``), as
 tensor cores take them. Where parameters are in the flat vector is said as for layer norms
@@ -17,9 +17,10 @@ from torch import Tensor
 from ramen import kernels
 from ramen.kernels.norm import AffinePlace
 
-# The fastest sizes of those measured: numbers of a tile, and channels of a tile at most.
-_TILE_SIZE, _MOST_CHANNELS = 2048, 128
-_WARPS = 4
+# Numbers of a tile, and its channels at most. Backward, a program handles its pixels tile by tile while the
+# next ones are loading.
+_FORWARD_TILE_SIZE, _BACKWARD_TILE_SIZE, _MOST_CHANNELS = 2048, 1024, 128
+_BACKWARD_STAGES, _WARPS = 3, 4
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,14 @@ def _backward_torch(
 # -- Triton -----------------------------------------------------------------------------------------
 
 
-def _options(layer: ChannelNorm) -> dict[str, int]:
-    """The compile-time constants that describe a layer."""
+def _options(layer: ChannelNorm, tile_size: int) -> dict[str, int]:
+    """The compile-time constants that describe a layer and a tile of so many numbers."""
     channels = min(_MOST_CHANNELS, kernels.power_of_two(layer.place.width))
     return {
         "HAS_WEIGHT": layer.place.weight is not None,
         "HAS_BIAS": layer.place.bias is not None,
         "CHANNELS": channels,
-        "TILE": _TILE_SIZE // channels,
+        "TILE": tile_size // channels,
         "num_warps": _WARPS,
     }
 
@@ -189,7 +190,7 @@ def _forward_triton(
     x = _by_pixels(x)
     skip = None if skip is None else _by_pixels(skip)
     images, channels, height, width = x.shape
-    options = _options(layer)
+    options = _options(layer, _FORWARD_TILE_SIZE)
     output = x if in_place else torch.empty_like(x)
     grid = (images, -(-height * width // options["TILE"]), -(-channels // options["CHANNELS"]))
     with kernels.current_device(affine.device):
@@ -227,7 +228,7 @@ def _backward_triton(
     gradient = _by_pixels(gradient)
     other = None if other is None else _by_pixels(other)
     images, channels, height, width = x.shape
-    options, chunks = _options(layer), rows.shape[1]
+    options, chunks = _options(layer, _BACKWARD_TILE_SIZE), rows.shape[1]
     of_input = torch.empty_like(gradient) if needs_input else None
     after_relu = torch.empty_like(gradient) if needs_skip else None
     with kernels.current_device(affine.device):
@@ -257,6 +258,7 @@ def _backward_triton(
             HAS_OUTPUT=output is not None,
             NEEDS_INPUT=needs_input,
             NEEDS_SKIP=needs_skip,
+            STAGES=_BACKWARD_STAGES,
             **options,
         )
     return MapGradients(of_input, after_relu)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.encoder.fused.description import Head
-from ramen.kernels import channel_norm
+from ramen.kernels import channel_norm, mean_pool
 from ramen.kernels.channel_norm import ChannelNorm
 from ramen.kernels.norm import new_gradient_rows
 
@@ -97,10 +97,14 @@ class Pool:
                 x, self.kernel, self.stride, self.padding, (1, 1), self.ceil_mode
             )
             return found
+        if self._is_tiled:
+            return mean_pool.forward(x, self.kernel), None
         return torch.ops.aten.avg_pool2d(x, *self._mean_options), None
 
     def backward(self, gradient: Tensor, shape: torch.Size, places: Tensor | None) -> Tensor:
         """The gradient of its input, which has that shape."""
+        if self._is_tiled:
+            return mean_pool.backward(gradient, shape, self.kernel)
         given = _like(gradient, shape)
         if places is not None:
             options = (self.kernel, self.stride, self.padding, (1, 1), self.ceil_mode)
@@ -108,6 +112,12 @@ class Pool:
             return found
         found = torch.ops.aten.avg_pool2d_backward(gradient, given, *self._mean_options)
         return found
+
+    @property
+    def _is_tiled(self) -> bool:
+        """Whether it takes means of windows that are side by side and all inside."""
+        beside = self.kernel == self.stride and self.padding == (0, 0)
+        return not self.largest and beside and not self.ceil_mode
 
     @property
     def _mean_options(self) -> tuple[Pair, Pair, Pair, bool, bool, None]:
@@ -119,7 +129,7 @@ Step = NormedConvolution | Pool
 
 @dataclass(frozen=True)
 class ResidualBlock:
-    """``ReLU(main(x) + shortcut(x))``; ``main`` ends with a norm, and a ``shortcut`` without steps is ``x``."""
+    """``ReLU(main(x) + shortcut(x))``; ``main`` ends with a norm, a ``shortcut`` without steps is ``x``."""
 
     main: Sequence[Step]
     shortcut: Sequence[Step]

@@ -86,6 +86,7 @@ def channel_norm_backward(
     HAS_BIAS: tl.constexpr,
     TILE: tl.constexpr,
     CHANNELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Some channels of a chunk of one image's pixels: their gradients, and the chunk's sums."""
     image = tl.program_id(0).to(tl.int64)
@@ -101,7 +102,7 @@ def channel_norm_backward(
     weight_sums = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
     bias_sums = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
     end = tl.minimum((chunk + 1) * chunk_pixels, pixels)
-    for first in range(chunk * chunk_pixels, end, TILE):
+    for first in tl.range(chunk * chunk_pixels, end, TILE, num_stages=STAGES):
         pixel = first + tl.arange(0, TILE)
         inside = (pixel < end)[:, None] & known[None, :]
         place = image * pixels * channels + pixel[:, None] * channels + column[None, :]

@@ -31,14 +31,20 @@ class TowerNorms:
         self._left.discard(name)
         return self._places[name]
 
-    def channel_norm(self, name: str, layer: object) -> ChannelNorm:
-        """Of a batch norm with the statistics of its training; an activation inside it is the caller's."""
+    def channel_norm(self, name: str, layer: object, dtype: torch.dtype) -> ChannelNorm:
+        """Of a batch norm with the statistics of its training; an activation inside it is the caller's.
+
+        Args:
+            name: Its name.
+            layer: The layer itself, which must be the one of that name.
+            dtype: Of the encoder.
+        """
         found = self._norms.get(name)
         if found is not layer or not isinstance(found, BatchNorm):
             raise NotCoveredError(f"its norm layer {name} is not a batch norm with running statistics")
         self._left.discard(name)
         place = self._places[name]
-        exact = torch.promote_types(found.running_mean.dtype, torch.float32)
+        exact = torch.promote_types(dtype, torch.float32)
         mean, variance = found.running_mean.to(exact), found.running_var.to(exact)
         return ChannelNorm(place, mean, torch.rsqrt(variance + place.eps))
 

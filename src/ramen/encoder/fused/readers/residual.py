@@ -1,4 +1,4 @@
-"""Residual networks with batch norm: open_clip's ``ModifiedResNet``, and torchvision's and timm's ``ResNet``."""
+"""Residual networks with batch norm: open_clip's ``ModifiedResNet``, torchvision's and timm's ``ResNet``."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -135,7 +135,7 @@ def _steps(named: Sequence[Named], norms: TowerNorms) -> list[Step]:
             inside = layer.activation
             if not (inside is None or type(inside) in (nn.ReLU, nn.Identity)):
                 raise NotCoveredError(f"its norm layer {name} has a {type(inside).__name__} inside")
-            norm = norms.channel_norm(name, layer)
+            norm = norms.channel_norm(name, layer, convolution.weight.dtype)
             steps.append(NormedConvolution(convolution, norm, relu=type(inside) is nn.ReLU))
             convolution = None
         elif convolution is not None:
