@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.methods._steps import entropy, sign_step
 
 
@@ -616,3 +617,31 @@ def test_sign_step() -> None:
     gradient = torch.tensor([2.0, -0.1, 0.0, torch.nan, torch.inf, -torch.inf])
     stepped = sign_step(torch.ones(6), gradient, 0.5)
     assert stepped.tolist() == [0.5, 1.5, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_module_that_is_not_covered_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    # without its code generator, which takes minutes
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), *pooled).eval()
+    batch = torch.randn(4, 3, 9, 9)
+    plain, compiled = (AffineEncoder(module, example=batch, fused=choice) for choice in ("auto", "compile"))
+    assert (plain.compiled, compiled.compiled, compiled.fused) == (False, True, False)
+    assert compiled.plain_reason == plain.plain_reason
+    rows = plain.base + 0.1 * torch.randn(4, len(plain.base))
+    results = []
+    for encoder in (plain, compiled):
+        leaf = rows.clone().requires_grad_()
+        features = encoder(batch, leaf)
+        gradient = encoder.gradient(features[:, 0].sum(), leaf)
+        results.append((features.detach(), gradient, encoder(batch), encoder(batch, rows)))
+        # what differs from call to call is not compiled
+        results[-1] += (encoder(batch, statistics=Statistics()),)
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+    assert results[0][1].abs().max() > 1e-3
+    covered = AffineEncoder(testing.small_tower("vit"), fused="compile")
+    assert covered.fused
+    assert not covered.compiled
+    with pytest.raises(ValueError, match="fused must be True, False, 'auto' or 'compile', got 'compiled'"):
+        AffineEncoder(module, fused="compiled")

@@ -106,11 +106,12 @@ class Pool:
         if self._is_tiled:
             return mean_pool.backward(gradient, shape, self.kernel)
         given = _like(gradient, shape)
-        if places is not None:
+        found: Tensor
+        if places is None:
+            found = torch.ops.aten.avg_pool2d_backward(gradient, given, *self._mean_options)
+        else:
             options = (self.kernel, self.stride, self.padding, (1, 1), self.ceil_mode)
-            found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(gradient, given, *options, places)
-            return found
-        found = torch.ops.aten.avg_pool2d_backward(gradient, given, *self._mean_options)
+            found = torch.ops.aten.max_pool2d_with_indices_backward(gradient, given, *options, places)
         return found
 
     @property
