@@ -87,7 +87,8 @@ def model_check(name: str) -> Iterator[Finding]:
         f"{len(layers)} norm layers with {len(encoder.base):,} parameters are adapted: {groups}; "
         f"{size} pixels",
     )
-    yield Finding("path", "ok", "fused" if encoder.fused else f"plain: {encoder.plain_reason}")
+    compilable = f'plain: {encoder.plain_reason}; fused="compile" would compile it'
+    yield Finding("path", "ok", "fused" if encoder.fused else compilable)
     for warning in caught:
         if "norm layer" in str(warning.message):
             yield Finding(name, "warning", str(warning.message))

@@ -44,7 +44,8 @@ class ZeroShotClassifier(Constructors):
         dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
         fused: Whether to use fused passes, as in ``AffineEncoder``, and on a GPU CUDA graphs
             (``ramen.kernels.cuda_graphs``): ``"auto"`` if possible, True insists on fused passes, False uses
-            the encoder's own forward pass and autograd.
+            the encoder's own forward pass and autograd, ``"compile"`` is ``"auto"`` with torch.compile for
+            encoders that they do not cover.
         allow_same_names: Accept classes of the same name, which no prompt can distinguish. The usual names
             of ImageNet's classes contain two names twice.
         logit_bias: The same for all classes, as SigLIP has it: it changes no probability among the classes.

@@ -9,7 +9,6 @@ from open_clip.transformer import QuickGELU, VisionTransformer
 from torch import Tensor, nn
 
 import ramen
-from ramen import testing
 from ramen.encoder.affine_encoder import AffineEncoder
 from ramen.encoder.fused.transformer import FusedTransformer
 from ramen.methods._steps import entropy
