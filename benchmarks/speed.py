@@ -117,7 +117,7 @@ def fresh_tower(model: str) -> Any:
         import timm
 
         name, _, size = name.partition("@")
-        options = {"img_size": int(size)} if size else {}
+        options: dict[str, Any] = {"img_size": int(size)} if size else {}
         tower: Any = timm.create_model(name, num_classes=0, **options)
         tower.image_size = (int(size),) * 2 if size else tuple(tower.pretrained_cfg["input_size"][1:])
         return tower

@@ -23,7 +23,7 @@ Named = tuple[str, Any]  # a layer and its name
 
 # The layers of a block in the order of its forward pass, up to the addition; those that are not there are
 # passed over. A ReLU follows the addition.
-_BLOCKS = {
+_BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "open_clip.modified_resnet": {
         "Bottleneck": ("conv1", "bn1", "act1", "conv2", "bn2", "act2", "avgpool", "conv3", "bn3"),
     },
