@@ -96,7 +96,7 @@ def test_an_image_that_is_not_counted_is_normalised_like_the_others() -> None:
     rest = images[[0, 1, 3]]
     mean, var = rest.mean((0, 2, 3)), rest.var((0, 2, 3), correction=0)
     normalised = (images - mean.view(3, 1, 1)) / (var.view(3, 1, 1) + layer.eps).sqrt()
-    expected = encoder._module[2](normalised.flatten(1))
+    expected = encoder._own.module[2](normalised.flatten(1))
     found = encoder(images, statistics=Statistics(truth(1, 1, 0, 1)), normalize=False)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -109,7 +109,7 @@ def test_one_image(images: Tensor) -> None:
     small = AffineEncoder(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 5).double()))
     one = torch.randn(1, 3, 2, 2, dtype=torch.float64)
     torch.testing.assert_close(
-        small(one, statistics=Statistics(), normalize=False), small._module[2](layer(one).flatten(1))
+        small(one, statistics=Statistics(), normalize=False), small._own.module[2](layer(one).flatten(1))
     )
 
 

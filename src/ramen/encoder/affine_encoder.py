@@ -8,48 +8,25 @@ statistics, or those that a call passes in (``ramen.encoder.batchnorm_statistics
 """
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ramen.encoder import norm_layers
-from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
+from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.encoder.fused.description import NotCoveredError
 from ramen.encoder.fused.function import FusedFunction, FusedPasses
 from ramen.encoder.fused.readers import read_passes
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
-from ramen.encoder.probe import pooled, probe, relative_error
+from ramen.encoder.own_passes import AffineSlice, OwnPasses, Router
+from ramen.encoder.probe import probe, relative_error
 from ramen.encoder.whole_models import image_tower
-from ramen.kernels.norm import AffinePlace
 from ramen.utils.devices import parse_device, parse_dtype
 from ramen.utils.numerics import plain_numerics
 
-# Of a norm layer's name and the means of its input, one row per image ``(B, *shape)``: what is added to its
-# norm parameters, weight before bias, one row per image ``(B, size)``; None for nothing.
-Router = Callable[[str, Tensor], Tensor | None]
-
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
-
-
-@dataclass(frozen=True)
-class AffineSlice:
-    """Where one parameter of one norm layer is in the flat vector."""
-
-    layer: str
-    kind: str  # "weight" or "bias"
-    start: int
-    stop: int
-    shape: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """The parameter's name in the wrapped module."""
-        return f"{self.layer}.{self.kind}" if self.layer else self.kind
 
 
 class AffineEncoder:
@@ -112,7 +89,6 @@ class AffineEncoder:
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
         self._passes: FusedPasses | None = None
-        self._compiled: Callable[[Tensor], object] | None = None
         self._build(module, frozenset())
         shape = example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
@@ -176,7 +152,7 @@ class AffineEncoder:
     @property
     def compiled(self) -> bool:
         """Whether torch.compile compiles the module's own passes."""
-        return self._compiled is not None
+        return self._own.compiled
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
         """The gradient of a scalar ``loss`` with respect to ``affine``, and to nothing else.
@@ -189,7 +165,7 @@ class AffineEncoder:
 
     def weights(self) -> dict[str, Tensor]:
         """Every tensor that the function is made of, by name; for fingerprints and analyses."""
-        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        tensors = {**dict(self._own.module.named_parameters()), **dict(self._own.module.named_buffers())}
         return {**tensors, "affine.base": self.base}
 
     def frozen(self, affine: Tensor | None = None) -> nn.Module:
@@ -200,12 +176,7 @@ class AffineEncoder:
         affine = self._check_affine(affine, 1)
         if affine.ndim != 1:
             raise ValueError(f"affine must be one vector for all images, got shape {tuple(affine.shape)}")
-        names = {id(norm): name for name, norm in self._norms.items()}
-        values = {
-            (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
-            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._wiring)
-        }
-        return norm_layers.with_parameters(self._module, values)
+        return self._own.frozen(affine)
 
     # -- construction -------------------------------------------------------------------------------
 
@@ -224,42 +195,18 @@ class AffineEncoder:
                     f"norm layer {name!r} of type {type(layer).__name__} is not adapted; {_ADAPTABLE} can be",
                     stacklevel=3,
                 )
-        self._module, self._norms = norm_layers.replace_norms(module, found, self.device, self.dtype)
-        self._flatten(found)
-
-    def _flatten(self, found: dict[str, nn.Module]) -> None:
-        """Put the norm parameters into one vector; a parameter that two layers share appears once."""
-        dtype = torch.promote_types(self.dtype, torch.float32)
-        layout: list[AffineSlice] = []
-        values: list[Tensor] = []
-        index: dict[int, int] = {}
-        self._wiring: list[
-            tuple[norm_layers.Norm, str, int]
-        ] = []  # which slice goes to which layer's parameter
-        for layer_name, layer in found.items():
-            for kind in ("weight", "bias"):
-                value = getattr(layer, kind, None)
-                if not isinstance(value, Tensor):
-                    continue
-                if id(value) not in index:
-                    index[id(value)] = len(layout)
-                    start = layout[-1].stop if layout else 0
-                    stop = start + value.numel()
-                    layout.append(AffineSlice(layer_name, kind, start, stop, tuple(value.shape)))
-                    values.append(value.detach().to(self.device, dtype).flatten())
-                self._wiring.append((self._norms[layer_name], kind, index[id(value)]))
-        self.layout, self.base = tuple(layout), torch.cat(values)
-        self._batch_norms = [norm for norm in self._norms.values() if isinstance(norm, norm_layers.BatchNorm)]
-        running = [torch.stack([norm.running_mean, norm.running_var]) for norm in self._batch_norms]
-        self.base_statistics = torch.cat([self.base.new_empty(2, 0), *(r.to(self.base) for r in running)], 1)
+        self._own = OwnPasses(module, found, self.device, self.dtype)
+        self.layout: tuple[AffineSlice, ...] = self._own.layout
+        self.base, self.base_statistics = self._own.base, self._own.base_statistics
 
     def _probe(self, image_shape: tuple[int, ...]) -> frozenset[str]:
         """Find the axis that holds the images; returns the norm layers that see none, if there are any."""
         assert self._owner is not None
         dtype = weight_dtype(self._owner)
         limit = tolerance({self.dtype, dtype}, self.device)
-        # the module itself: fused passes call no layer, and compiled ones would be compiled for two images
-        finding = probe(self._owner, dtype, self._norms, self._own_features, self.base, image_shape, limit)
+        finding = probe(
+            self._owner, dtype, self._own.norms, self._own_features, self.base, image_shape, limit
+        )
         if not finding.blind:
             self.embed_dim = finding.embed_dim
             self._owner = None
@@ -271,13 +218,16 @@ class AffineEncoder:
         if fused is True and self.plain_reason:
             raise ValueError(f"fused=True: this encoder has no fused passes: {self.plain_reason}")
         if fused == "compile" and self.plain_reason:
-            self._compiled = torch.compile(self._module)
+            self._own.compile()
 
     @torch.no_grad()
     def _fuse_if_possible(self, image_shape: tuple[int, ...] | None) -> str:
         """Why it is not possible, or nothing."""
         try:
-            passes = read_passes(self._module, self._norms, self._places())
+            places = self._own.places()
+            if places is None:
+                raise NotCoveredError("some of its norm layers share parameters")
+            passes = read_passes(self._own.module, self._own.norms, places)
         except NotCoveredError as reason:
             return str(reason)
         difference = "" if image_shape is None else self._difference(passes, image_shape)
@@ -296,19 +246,8 @@ class AffineEncoder:
         if error <= tolerance({self.dtype}, self.device):
             return ""
         difference = f"the fused passes differ from it by {error:.1%}"
-        warnings.warn(f"{type(self._module).__name__} is not fused: {difference}", stacklevel=7)
+        warnings.warn(f"{type(self._own.module).__name__} is not fused: {difference}", stacklevel=7)
         return difference
-
-    def _places(self) -> dict[str, AffinePlace]:
-        if len(self._wiring) > len(self.layout):
-            raise NotCoveredError("some of its norm layers share parameters")
-        starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
-        return {
-            name: AffinePlace(
-                starts.get((name, "weight")), starts.get((name, "bias")), norm.param_shape.numel(), norm.eps
-            )
-            for name, norm in self._norms.items()
-        }
 
     # -- one call -----------------------------------------------------------------------------------
 
@@ -350,7 +289,7 @@ class AffineEncoder:
         images = images.to(self.device, self.dtype)
         passes = self._passes
         if passes is None or statistics is not None or router or images.requires_grad:
-            return self._plain_features(images, affine, statistics, router)
+            return self._own(images, affine, statistics, router)
         prepared = images if passes.is_prepared(images) else passes.prepare(images)
         if torch.is_grad_enabled() and affine.requires_grad:
             features: Tensor = FusedFunction.apply(prepared, affine, passes)
@@ -358,45 +297,5 @@ class AffineEncoder:
         return passes.forward(prepared, affine, keep=False)[0]
 
     def _own_features(self, images: Tensor, affine: Tensor) -> Tensor:
-        """The output of the module's own forward pass, not compiled."""
-        compiled, self._compiled = self._compiled, None
-        try:
-            return self._plain_features(images.to(self.device, self.dtype), affine, None, None)
-        finally:
-            self._compiled = compiled
-
-    def _plain_features(
-        self, images: Tensor, affine: Tensor, statistics: Statistics | None, router: Router | None
-    ) -> Tensor:
-        pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
-        shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
-        try:
-            for norm, kind, index in self._wiring:
-                setattr(norm, kind, shaped[index])
-            if router is not None:
-                for name, norm in self._norms.items():
-                    norm.router = partial(router, name)
-            if statistics is not None:
-                self._hand_out(statistics, len(images))
-            own = statistics is not None or router is not None  # every call of them is another function
-            module = self._module if own or self._compiled is None else self._compiled
-            features = pooled(module(images))
-            if statistics is not None:
-                statistics.mixed = self._collected()
-            return features
-        finally:
-            for norm in self._norms.values():
-                norm.weight = norm.bias = norm.statistics = norm.router = None
-
-    def _hand_out(self, statistics: Statistics, batch: int) -> None:
-        """Give every BatchNorm layer its part of what the call counts and stores."""
-        base, counted = self.base_statistics, statistics.counted
-        counted = base.new_ones(batch, dtype=torch.bool) if counted is None else counted.to(base.device)
-        stored = base if statistics.stored is None else statistics.stored.to(base)
-        parts = stored.split([len(norm.running_mean) for norm in self._batch_norms], dim=1)
-        for norm, (mean, var) in zip(self._batch_norms, parts, strict=True):
-            norm.statistics = LayerStatistics(mean, var, statistics.share, counted)
-
-    def _collected(self) -> Tensor:
-        parts = [norm.statistics for norm in self._batch_norms]
-        return torch.cat([torch.stack([part.mean, part.var]) for part in parts if part is not None], dim=1)
+        """The module's output, by its own forward pass and not compiled, which would be for two images."""
+        return self._own(images.to(self.device, self.dtype), affine, may_be_compiled=False)

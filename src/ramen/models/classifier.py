@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder, Router
+from ramen.encoder.affine_encoder import AffineEncoder
 from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.encoder.module_facts import check_fused
+from ramen.encoder.own_passes import Router
 from ramen.images.preprocess import Preprocess
 from ramen.kernels.cuda_graphs import Recorder
 from ramen.models import prompts

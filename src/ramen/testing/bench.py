@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.encoder.affine_encoder import Router
 from ramen.encoder.batchnorm_statistics import Statistics
+from ramen.encoder.own_passes import Router
 from ramen.methods._answers import Prediction
 from ramen.methods._base import Method
 from ramen.models.classifier import ZeroShotClassifier
