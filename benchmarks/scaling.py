@@ -39,11 +39,15 @@ IMAGES = {"cpu": [8], "cuda": [25, 50, 100, 200, 400]}  # per process
 
 def compare(settings: Settings, processes: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
     """Measured beside modelled, for each number of processes and of images."""
-    ((rates, exchanges),) = run_group(1, [("rates", settings), ("exchanges", settings)])
+    empty = scaling_steps.empty_step(settings)
+    ((rates, exchanges, small),) = run_group(
+        1, [("rates", settings), ("exchanges", settings), ("steps", empty)]
+    )
     if settings.device == "cpu" or max(processes) > 1:
         for (answer,) in run_group(2, [("exchanges", settings)]):
             exchanges += answer
     rates["communication"] = scaling_steps.fitted(*zip(*exchanges, strict=True))
+    scaling_steps.with_group(rates, settings, small["seconds"])
     rows = []
     for count in processes:
         sizes = [replace(settings, images=number) for number in images]
@@ -97,7 +101,7 @@ def table(rows: Sequence[dict[str, Any]], what: str) -> Table:
 def whole_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Whole steps alone and in a group of one process."""
     columns = [
-        (Column("", "left"), [Cell(row["setting"]) for row in rows]),
+        (Column("", "left"), [Cell(row["about"]) for row in rows]),
         *(
             (Column(head), [Cell(f"{row[key]:.2f}") for row in rows])
             for head, key in (
@@ -135,7 +139,7 @@ def main() -> None:
     if device == "cuda":
         from scaling_passes import whole_steps
 
-        found["whole"] = whole_steps(found["rates"]["communication"])
+        found["whole"] = whole_steps()
         tables.append(whole_table(found["whole"]))
     print_tables(Console(), tables)
     if arguments.out is not None:

@@ -1,8 +1,8 @@
 """Steps of a memory that a group of processes shares: how long each part takes, and what the model says.
 
 The model's rates (seconds per number searched, per number summed, per byte packed or sent) come from one
-process with shares of several sizes and from exchanges of blocks; none comes from the steps that it is
-compared with.
+process with shares of several sizes, from exchanges of blocks, and from steps of a group of one process with
+next to nothing in them; none comes from the steps that it is compared with.
 """
 
 import multiprocessing
@@ -29,7 +29,8 @@ from ramen.utils.peers import Peers
 STAGES = ("insert", "select", "aggregate", "communication")
 _EXCHANGED = ((1 << 10, 60), (1 << 18, 30), (3 << 19, 15))  # bytes to each process, and how often
 _EXCHANGED_ON_GPUS = (*_EXCHANGED, (16 << 20, 15))
-_BETWEEN = 16 << 20  # numbers that are touched between exchanges
+_SMALL = 1 << 16  # bytes that are still in a cache when they are sent
+_BETWEEN = 16 << 20  # numbers that are touched before others are
 _POOL = 64  # gradients of which batches are made
 _FILL = {"cpu": 64, "cuda": 1000}  # entries at a time
 Task = tuple[str, "Settings"]  # what to measure, and with which settings
@@ -170,17 +171,18 @@ def rates_of_one_process(settings: Settings) -> dict[str, dict[str, float]]:
             batch["queues"] = batch["queues"] % memory.queues
             steps.append(step(memory, batch, settings, min(settings.topk, memory.capacity), lambda: 0.0))
         inserted = replace(work, images=work.images * processes)  # here one process inserts all
-        found.append((work_of(work) | {"insert": work_of(inserted)["insert"]}, by_stage(steps)))
+        to_do = work_of(work, in_group=False) | {"insert": work_of(inserted, in_group=False)["insert"]}
+        found.append((to_do, by_stage(steps)))
     return {
         name: fitted([work[name] for work, _ in found], [spent[name] for _, spent in found])
         for name in STAGES[:3]
     }
 
 
-def work_of(step: GroupStep) -> dict[str, dict[str, float]]:
+def work_of(step: GroupStep, *, in_group: bool = True) -> dict[str, dict[str, float]]:
     """What each part of a step has to do, in units that take about as long each."""
     outputs = float(step.batch * step.plan.gradient_size)
-    return {
+    work = {
         "insert": {"step": 1.0, "numbers": float(step.images * step.plan.gradient_size)},
         "select": {
             "step": 1.0,
@@ -200,6 +202,7 @@ def work_of(step: GroupStep) -> dict[str, dict[str, float]]:
             "sent": step.sent_bytes(),
         },
     }
+    return {stage: parts | {"in a group": float(in_group)} for stage, parts in work.items()}
 
 
 def modelled(step: GroupStep, rates: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -229,7 +232,7 @@ def fitted(work: Sequence[dict[str, float]], spent: Sequence[float]) -> dict[str
 def measure_exchanges(peers: TimedPeers, settings: Settings) -> list[tuple[dict[str, float], float]]:
     """Exchanges of blocks of several sizes: what there was to do, and seconds.
 
-    In between, as in a step, sums pass through the caches: what is still there would travel faster.
+    Before a large block, as in a step, sums pass through the caches: what is still there would travel faster.
     """
     found, others = [], float(peers.size - 1)
     between = torch.ones(_BETWEEN, device=settings.device)
@@ -238,13 +241,32 @@ def measure_exchanges(peers: TimedPeers, settings: Settings) -> list[tuple[dict[
         spent = []
         for number in range(times + 2):
             block = torch.full((peers.size, size), number, dtype=torch.uint8, device=settings.device)
-            between += 1
+            if size > _SMALL:
+                between += 1
             before = peers.spent
             peers.exchange([block], each, each, "measuring")
             spent.append(peers.spent - before)
         work = {"calls": 1.0, "messages": others, "packed": float(peers.size * size), "sent": others * size}
-        found.append((work, lower_quartile(spent[2:])))
+        found.append((work | {"in a group": 0.0}, lower_quartile(spent[2:])))
     return found
+
+
+def with_group(rates: dict[str, dict[str, float]], settings: Settings, empty: dict[str, float]) -> None:
+    """Add what a group takes for every step, however little there is to do.
+
+    Args:
+        rates: Without it.
+        settings: As measured.
+        empty: Seconds of each part of an ``empty_step`` in a group of one process.
+    """
+    expected = modelled(empty_step(settings).step(1), rates)
+    for stage in STAGES:
+        rates[stage]["in a group"] = max(0.0, empty[stage] - expected[stage])
+
+
+def empty_step(settings: Settings) -> Settings:
+    """The same with next to nothing to do."""
+    return replace(settings, classes=4, capacity=8, topk=1, gradient=416, embedding=32, images=4)
 
 
 # -- what is measured ----------------------------------------------------------------------------------
@@ -309,5 +331,5 @@ def _in_process(rank: int, processes: int, folder: str, tasks: Sequence[Task], p
     }
     with torch.no_grad():
         pipe.send([measure[task](peers, settings) for task, settings in tasks])
-    dist.barrier()
+    peers.numbers(0, "ending")
     dist.destroy_process_group()

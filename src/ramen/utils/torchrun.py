@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ramen.utils import checks
@@ -43,16 +44,22 @@ def refuse_torchrun(command: str, instead: str) -> None:
 def torchrun_group(device: str) -> "Iterator[Group]":
     """The group of all processes that ``torchrun`` has started, within the block; None without it.
 
-    On GPUs each process uses the one with its local number, as plain ``"cuda"``.
+    On GPUs each process uses the one with its local number, as plain ``"cuda"``. Processes wait for each other
+    no longer than ``ramen.utils.peers.chosen_timeout``, also on GPUs and while they meet.
 
     Args:
         device: Where the command computes.
+
+    Raises:
+        GroupError: They did not find each other.
     """
     if not under_torchrun():
         yield None
         return
     import torch
     import torch.distributed as dist
+
+    from ramen.utils.peers import TIMEOUT_VARIABLE, GroupError, chosen_timeout
 
     if device not in ("cpu", "cuda"):
         raise ValueError(
@@ -63,7 +70,15 @@ def torchrun_group(device: str) -> "Iterator[Group]":
         if local >= there:
             raise ValueError(f"--nproc-per-node must be at most {there}, the number of GPUs here, got more")
         torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    seconds = chosen_timeout()
+    try:
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=seconds))
+    except RuntimeError as error:
+        raise GroupError(
+            f"the processes of torchrun did not find each other within {seconds:g} s: one of them has probably "
+            f"died or raised an error, and its own output says why. {TIMEOUT_VARIABLE} sets another time "
+            f"({error})"
+        ) from error
     yield dist.group.WORLD
     # Only after success: a process that fails must not wait for others.
     dist.destroy_process_group()
