@@ -6,11 +6,11 @@
 Weak scaling: every process brings as many images to a step, whatever the number of processes, and the memory
 is the same.
 
-On a CPU, processes share the cores of one machine, so that the time on a clock says little about them. What is
-compared is the CPU time of a process, of all its threads, for each part of a step, and the bytes that it
-sends. On GPUs there is one process each, with NCCL, and the time is that on a clock. One GPU has a group of one
-process, whose exchanges pack, copy and unpack as those of many, and send nothing: then steps of several sizes
-are compared, and whole steps with both passes, alone and in a group.
+On a CPU, processes share the cores of one machine, so that the time on a clock says little about them. What
+is compared is the CPU time of a process, of all its threads, for each part of a step, and the bytes that it
+sends. On GPUs there is one process each, with NCCL, and the time is that on a clock. One GPU has a group of
+one process, whose exchanges pack, copy and unpack as those of many, and send nothing: then steps of several
+sizes are compared, and whole steps with both passes, alone and in a group.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Whole steps of Ramen on one GPU, with both passes: alone, and in a group of one process with NCCL.
 
-A group of one process makes all exchanges with itself. Alone, a step is one CUDA graph; in a group the passes
-are, and the host launches piece by piece what is between them, once the first pass is done. The model says that
-this takes as long in every step: the smallest setting says how long, and the others are compared with it.
+A group of one process makes all exchanges with itself. Alone, a step is one CUDA graph; in a group the
+passes are, and the host launches piece by piece what is between them, once the first pass is done. The model
+says that this takes as long in every step: the smallest setting says how long, and the others are compared
+with it.
 """
 
 import tempfile

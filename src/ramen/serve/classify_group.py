@@ -22,7 +22,8 @@ from ramen.serve.labelling import ResultSource, in_batches
 from ramen.serve.photos import as_sources
 from ramen.serve.predictor import Counts, Predictor
 from ramen.serve.result import Result
-from ramen.utils.peers import GroupError, Peers, chosen_timeout
+from ramen.utils.peers import Peers, chosen_timeout
+from ramen.utils.reported_once import ReportedElsewhereError, attempt_reported_once
 from ramen.utils.stopping import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
@@ -37,10 +38,6 @@ _Value = TypeVar("_Value")
 # Orders: open the state for so many files; here are some of their paths; start to classify them; continue
 # with the next batch; close; there was an error.
 _OPEN, _FILES, _CLASSIFY, _NEXT, _CLOSE, _FAILED = "open", "files", "classify", "next", "close", "failed"
-
-
-class ReportedElsewhereError(RuntimeError):
-    """An error that the first process of the group reports."""
 
 
 class GroupOrder(NamedTuple):
@@ -97,12 +94,7 @@ class GroupOrders:
     def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
         """What ``work`` returns, if it succeeds in all processes; else the first raises what to report."""
         with self.together():
-            try:
-                return self.peers.attempt(work, what)
-            except Exception as error:
-                if self.leads or type(error) is GroupError:  # they have lost each other: nobody else knows
-                    raise
-                raise ReportedElsewhereError(str(error)) from error
+            return attempt_reported_once(self.peers, work, what)
 
     @contextmanager
     def together(self) -> Iterator[None]:

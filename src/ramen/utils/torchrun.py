@@ -32,11 +32,15 @@ def local_processes() -> int:
 def refuse_torchrun(command: str, instead: str) -> None:
     """ValueError if ``torchrun`` has started several processes of a command that does not share its work.
 
+    The first process raises it, and the others end.
+
     Args:
         command: Its name.
         instead: What to do.
     """
     if under_torchrun() and _number("WORLD_SIZE") > 1:
+        if not is_first_process():
+            raise SystemExit(2)
         raise ValueError(f"{command} does not share its work between the processes of torchrun: {instead}")
 
 
@@ -44,8 +48,8 @@ def refuse_torchrun(command: str, instead: str) -> None:
 def torchrun_group(device: str) -> "Iterator[Group]":
     """The group of all processes that ``torchrun`` has started, within the block; None without it.
 
-    On GPUs each process uses the one with its local number, as plain ``"cuda"``. Processes wait for each other
-    no longer than ``ramen.utils.peers.chosen_timeout``, also on GPUs and while they meet.
+    On GPUs each process uses the one with its local number, as plain ``"cuda"``. Processes wait for each
+    other no longer than ``ramen.utils.peers.chosen_timeout``, also on GPUs and while they meet.
 
     Args:
         device: Where the command computes.
@@ -75,9 +79,9 @@ def torchrun_group(device: str) -> "Iterator[Group]":
         dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=seconds))
     except RuntimeError as error:
         raise GroupError(
-            f"the processes of torchrun did not find each other within {seconds:g} s: one of them has probably "
-            f"died or raised an error, and its own output says why. {TIMEOUT_VARIABLE} sets another time "
-            f"({error})"
+            f"the processes of torchrun did not find each other within {seconds:g} s: one of them has "
+            "probably died or raised an error, and its own output says why. "
+            f"{TIMEOUT_VARIABLE} sets another time ({error})"
         ) from error
     yield dist.group.WORLD
     # Only after success: a process that fails must not wait for others.

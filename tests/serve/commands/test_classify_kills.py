@@ -11,4 +11,3 @@ def test_kills_at_random_instants(tmp_path: Path) -> None:
     report = KillGrid(tmp_path, drawings=full(4, 2), most=full(4, 3)).run(kills)
     assert report.kills == kills
     assert report.rows_compared == report.chains * (18 * full(4, 2) + 2)
-    print(report)
