@@ -64,7 +64,7 @@ def test_processes_that_do_not_find_each_other(tmp_path: Path) -> None:
     with TorchrunProcesses(2, given, tmp_path, command="run", timeout=3, missing=[1]) as processes:
         assert processes.wait() == [1]
         said = " ".join(processes.first.stderr.split())
-        assert "the processes of torchrun did not find each other within 3 s" in said
+        assert "the processes of the group did not find each other within 3 s" in said
         assert "RAMEN_GROUP_TIMEOUT" in said
     assert time.monotonic() - begin < 60
 

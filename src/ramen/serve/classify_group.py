@@ -22,7 +22,7 @@ from ramen.serve.labelling import ResultSource, in_batches
 from ramen.serve.photos import as_sources
 from ramen.serve.predictor import Counts, Predictor
 from ramen.serve.result import Result
-from ramen.utils.peers import Peers, chosen_timeout
+from ramen.utils.peers import Peers, chosen_timeout, meeting
 from ramen.utils.reported_once import ReportedElsewhereError, attempt_reported_once
 from ramen.utils.stopping import StopRequest, stop_on_signals
 
@@ -135,7 +135,8 @@ def _patient_peers() -> Peers:
     patience = max(_PATIENCE, chosen_timeout())
     later = hasattr(dist.ProcessGroup, "set_timeout")  # not in all versions of torch
     seconds = chosen_timeout() if later else patience
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    with meeting(seconds):
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
     if later:  # only now: one that dies while they meet is not waited for as long
         group.set_timeout(timedelta(seconds=patience))
     return Peers(group, patience)

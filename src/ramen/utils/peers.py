@@ -99,7 +99,8 @@ class Peers:
         self._takes_gpu_tensors = dist.get_backend(group) == "nccl"
         if self._takes_gpu_tensors:
             ranks = dist.get_process_group_ranks(group)
-            self._on_host = dist.new_group(ranks, backend="gloo", timeout=timedelta(seconds=self.timeout))
+            with meeting(self.timeout):
+                self._on_host = dist.new_group(ranks, backend="gloo", timeout=timedelta(seconds=self.timeout))
 
     def __repr__(self) -> str:
         return f"Peers(process {self.rank} of {self.size})"
@@ -280,6 +281,23 @@ class Peers:
                 f"{self.timeout:g} s, or has closed its connection; it has probably died or raised an error, "
                 f"and its own output says why. The saved state resumes with the remaining processes ({error})"
             ) from error
+
+
+@contextmanager
+def meeting(seconds: float) -> "Iterator[None]":
+    """A block in which processes find each other; ``GroupError`` if they do not.
+
+    Args:
+        seconds: How long each of them waits, as the block says to torch.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise GroupError(
+            f"the processes of the group did not find each other within {seconds:g} s: one of them has "
+            "probably died or raised an error, and its own output says why. "
+            f"{TIMEOUT_VARIABLE} sets another time ({error})"
+        ) from error
 
 
 def check_same(peers: Peers, parameters: Mapping[str, Any], model: Any) -> None:

@@ -63,7 +63,7 @@ def torchrun_group(device: str) -> "Iterator[Group]":
     import torch
     import torch.distributed as dist
 
-    from ramen.utils.peers import TIMEOUT_VARIABLE, GroupError, chosen_timeout
+    from ramen.utils.peers import chosen_timeout, meeting
 
     if device not in ("cpu", "cuda"):
         raise ValueError(
@@ -75,14 +75,8 @@ def torchrun_group(device: str) -> "Iterator[Group]":
             raise ValueError(f"--nproc-per-node must be at most {there}, the number of GPUs here, got more")
         torch.cuda.set_device(local)
     seconds = chosen_timeout()
-    try:
+    with meeting(seconds):
         dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=seconds))
-    except RuntimeError as error:
-        raise GroupError(
-            f"the processes of torchrun did not find each other within {seconds:g} s: one of them has "
-            "probably died or raised an error, and its own output says why. "
-            f"{TIMEOUT_VARIABLE} sets another time ({error})"
-        ) from error
     yield dist.group.WORLD
     # Only after success: a process that fails must not wait for others.
     dist.destroy_process_group()
