@@ -59,7 +59,7 @@ def whole_steps() -> list[dict[str, Any]]:
 
 def launching_seconds() -> float:
     """What a step takes in addition in a group on a GPU: the most that was measured."""
-    return max(row["group_ms"] - row["alone_ms"] for row in whole_steps()) / 1000
+    return max(float(row["group_ms"] - row["alone_ms"]) for row in whole_steps()) / 1000
 
 
 def settings() -> dict[str, Setting]:
