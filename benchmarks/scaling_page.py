@@ -28,6 +28,7 @@ class Setting:
     layers: int  # norm layers
     width: int  # of each
     seconds: float
+    launching: float = 0.0  # seconds that a step takes in addition in a group
 
     def step(self, processes: int, images: int, codec: str = "sign") -> GroupStep:
         """A step of so many processes."""
@@ -50,18 +51,46 @@ def measured_seconds(file: str, data: str, row: str) -> float:
     return 1 / float(next(one["images_a_second"] for one in rows if one["what"] == row))
 
 
+def whole_steps() -> list[dict[str, Any]]:
+    """Steps with both passes on one GPU, alone and in a group of one process."""
+    rows: list[dict[str, Any]] = json.loads((RESULTS / "scaling_h200.json").read_text())["whole"]
+    return rows
+
+
+def launching_seconds() -> float:
+    """What a step takes in addition in a group on a GPU: the most that was measured."""
+    return max(float(row["group_ms"] - row["alone_ms"]) for row in whole_steps()) / 1000
+
+
 def settings() -> dict[str, Setting]:
     """The models of the page, by name."""
     h200, cpu = "speed_h200_fp16.json", "speed_cpu_fp32.json"
+    launching = launching_seconds()
     of_two_cores = measured_seconds(cpu, "cifar10c", "ramen, fp16")
     return {
         one.name: one
         for one in (
             Setting(
-                "ViT-B/16", 100, 750, 5, 512, 26, 768, measured_seconds(h200, "cifar100c", "ramen, sign")
+                "ViT-B/16",
+                100,
+                750,
+                5,
+                512,
+                26,
+                768,
+                measured_seconds(h200, "cifar100c", "ramen, sign"),
+                launching,
             ),
             Setting(
-                "ViT-B/32", 10, 7500, 50, 512, 26, 768, measured_seconds(h200, "cifar10c", "ramen, sign")
+                "ViT-B/32",
+                10,
+                7500,
+                50,
+                512,
+                26,
+                768,
+                measured_seconds(h200, "cifar10c", "ramen, sign"),
+                launching,
             ),
             Setting("ViT-S/32", 10, 750, 50, 256, 26, 384, of_two_cores / 8),  # with 16 cores
         )
@@ -105,7 +134,7 @@ def link_table() -> str:
                 f"{link.bandwidth / 1e9:g}",
                 f"{1e6 * link.latency:g}",
                 f"{1000 * step.exchange_seconds(link):.1f}",
-                f"{step.images_a_second(link, setting.seconds):,.0f}",
+                _rate(setting, step, link),
                 "never" if crossing is None else str(crossing),
             ]
         )
@@ -125,7 +154,7 @@ def examples() -> list[str]:
     found = []
     for name, where, wanted, images, link in (
         ("ViT-S/32", "CPUs with 16 cores", 1_000, 16, ETHERNET),
-        ("ViT-B/32", "H200 GPUs", 100_000, 100, NVLINK),
+        ("ViT-B/32", "H200 GPUs", 100_000, 400, NVLINK),
         ("ViT-B/16", "H200 GPUs", 1e9 / DAY, 100, NVLINK),
         ("ViT-B/16", "H200 GPUs", 1e9 / DAY, 100, PCIE),
     ):
@@ -134,17 +163,44 @@ def examples() -> list[str]:
 
 
 def _example(setting: Setting, where: str, wanted: float, images: int, link: NetworkLink) -> str:
-    count = setting.step(1, images).processes_for(wanted, link, setting.seconds)
+    count = setting.step(1, images).processes_for(wanted, link, setting.seconds, setting.launching)
     assert count is not None
     step = setting.step(count, images)
     own, exchanged = 1000 * images * setting.seconds, 1000 * step.exchange_seconds(link)
+    launched = f", {1000 * setting.launching:.1f} ms of launching" if setting.launching else ""
     return (
         f"{wanted:,.0f} images/s with {setting.name} over {link.name}: {count} processes on {where}, "
-        f"each with {images} images per step. A step takes {own:.1f} ms of passes and memory and "
+        f"each with {images} images per step. A step takes {own:.1f} ms of passes and memory{launched} and "
         f"{exchanged:.2f} ms of exchanges ({step.sent_bytes() / 1e6:,.1f} MB sent by each process), together "
-        f"{step.images_a_second(link, setting.seconds):,.0f} images/s. Each process holds up to "
+        f"{_rate(setting, step, link)} images/s. Each process holds up to "
         f"{readable_bytes(step.memory_bytes())}."
     )
+
+
+def one_machine() -> str:
+    """What the eight GPUs of one machine answer, in a clause."""
+    setting = settings()["ViT-B/32"]
+    return f"eight of them answer {_rate(setting, setting.step(8, 400), NVLINK)} images/s"
+
+
+def _rate(setting: Setting, step: GroupStep, link: NetworkLink) -> str:
+    return f"{step.images_a_second(link, setting.seconds, setting.launching):,.0f}"
+
+
+def whole_table() -> str:
+    """Whole steps on one GPU, alone and in a group of one process with NCCL."""
+    names = {"cifar100c": "ViT-B/16", "cifar10c": "ViT-B/32"}
+    rows = [
+        [
+            names[row["setting"].split(":")[0]],
+            f"{row['alone_ms']:.2f}",
+            f"{row['group_ms']:.2f}",
+            f"{row['group_ms'] - row['alone_ms']:.2f}",
+        ]
+        for row in whole_steps()
+        if row["setting"].split(":")[0] in names
+    ]
+    return _table(["100 images on one H200", "alone, ms", "in a group of one, ms", "more, ms"], rows)
 
 
 def measured_table() -> str:
@@ -163,7 +219,16 @@ def measured_table() -> str:
 
 def main() -> None:
     """Print all tables."""
-    for part in (memory_table(), traffic_table(), link_table(), *examples(), measured_table()):
+    tables = (
+        memory_table(),
+        traffic_table(),
+        link_table(),
+        *examples(),
+        one_machine(),
+        measured_table(),
+        whole_table(),
+    )
+    for part in tables:
         print(part, end="\n\n")
 
 

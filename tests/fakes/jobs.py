@@ -91,3 +91,17 @@ class SlowExperimentJob(ExperimentJob):
             return super().run(desk)
         finally:
             MethodRun._step = step  # type: ignore[method-assign]
+
+
+@dataclass
+class NodeExperimentJob(SlowExperimentJob):
+    """The same, which also says on which node of a Ray cluster it runs, each time that it starts."""
+
+    nodes: Path = field(kw_only=True)
+
+    def run(self, desk: JobDesk) -> dict[str, Any]:
+        import ray
+
+        with self.nodes.open("a") as file:
+            print(ray.get_runtime_context().get_node_id(), file=file)
+        return super().run(desk)

@@ -72,6 +72,10 @@ class ClassifyProcess:
         """Send it a signal."""
         os.kill(self._process.pid, number)
 
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.is_alive()
+
     def wait(self) -> int:
         """Its exit code; minus the number of the signal that killed it."""
         self._process.join(PATIENCE)

@@ -20,6 +20,8 @@ class TorchrunProcesses:
         timeout: Seconds that they wait for each other.
         changes: Further arguments of ``ClassifyProcess``, by process.
         stdin: What each of them could read.
+        command: Its name.
+        missing: Processes that are never started.
     """
 
     def __init__(
@@ -31,6 +33,8 @@ class TorchrunProcesses:
         timeout: float = 60.0,
         changes: Mapping[int, Mapping[str, Any]] | None = None,
         stdin: str = "",
+        command: str = "classify",
+        missing: Sequence[int] = (),
     ) -> None:
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
@@ -52,10 +56,12 @@ class TorchrunProcesses:
                     environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     streams=f"{rank}-",
                     stdin=stdin,
+                    command=command,
                     **(changes or {}).get(rank, {}),
                 )
             )
             for rank in range(count)
+            if rank not in missing
         ]
 
     def __enter__(self) -> "TorchrunProcesses":

@@ -68,6 +68,8 @@ def test_rates_and_crossings() -> None:
     seconds = work.exchange_seconds(slow)
     assert seconds == work.sent_bytes() / 1e3
     assert work.images_a_second(slow, 0.5) == pytest.approx(240 / (30 + seconds))
+    assert work.images_a_second(slow, 0.5, launching=3.0) == pytest.approx(240 / (33 + seconds))
+    assert work.of(1).images_a_second(slow, 0.5, launching=3.0) == 2.0  # by itself it launches one graph
     crossing = work.crossing(slow, 10.0)
     assert crossing is not None
     assert work.of(crossing).exchange_seconds(slow) > 600 >= work.of(crossing - 1).exchange_seconds(slow)

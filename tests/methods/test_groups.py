@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 
 import ramen
 from ramen import testing
+from ramen.methods import _saved_folder
 from ramen.methods._base import Method
 from ramen.methods._registry import get_method
 from tests.helpers.process_team import TEAM_SIZE, Failure, ProcessTeam, cut
@@ -181,6 +182,42 @@ def test_ramen_in_any_number_of_processes(team: ProcessTeam, processes: int, dty
     compare(team, "ramen", "resnet", dtype, PAPER, processes)
 
 
+def order_of_a_step(group: ProcessGroup) -> list[str]:
+    """When embeddings are sent, when they are waited for, and when the backward pass begins and ends."""
+    method, events = create("ramen", "vit", "float32", PAPER, group), []
+    peers, clf = method.peers, method.classifier
+    send, backward = peers.gather_meanwhile, clf.gradient
+
+    def sending(rows: Tensor, sizes: Any, what: str) -> Any:
+        wait = send(rows, sizes, what)
+        events.append(f"sent: {what}")
+
+        def waiting() -> Tensor:
+            events.append(f"awaited: {what}")
+            return wait()
+
+        return waiting
+
+    def differentiating(*given: Any) -> Tensor:
+        events.append("backward begins")
+        found = backward(*given)
+        events.append("backward ends")
+        return found
+
+    peers.gather_meanwhile, clf.gradient = sending, differentiating
+    try:
+        answers(method, stream(PARTS[2])[:1], PARTS[2][:1])
+    finally:
+        del clf.gradient  # others use the same classifier
+    return [event for event in events if "backward" in event or "embeddings" in event]
+
+
+def test_embeddings_travel_during_the_backward_pass(team: ProcessTeam) -> None:
+    expected = ["sent: gathering embeddings", "backward begins", "backward ends"]
+    expected.append("awaited: gathering embeddings")
+    assert team.run(order_of_a_step, processes=2) == [expected] * 2
+
+
 def own_methods(*, joining: bool) -> list[str]:
     """Those of this package that can share a stream, or cannot; a method of which nobody thought here too."""
     found = {name: get_method(name) for name in ramen.list_methods()}
@@ -288,6 +325,39 @@ def test_a_folder_holds_one_state(team: ProcessTeam, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="holds no saved state"):
         method.load(tmp_path / "state")
     assert method.images_seen == 0
+
+
+def save_and_lose_the_first(group: ProcessGroup, folder: str) -> str:
+    """Two states, of which the second is complete when the first process dies, and nobody else knows."""
+    method = create("ramen", "vit", "float64", PAPER, group)
+    answers(method, stream(PARTS[3])[:2], PARTS[3][:2])
+    method.save(folder)
+    answers(method, stream(PARTS[3], seed=1)[:2], PARTS[3][:2])
+    method.peers.timeout = 10
+    write = _saved_folder.write_text
+
+    def write_and_die(*given: Any) -> None:
+        write(*given)
+        os._exit(1)
+
+    _saved_folder.write_text = write_and_die
+    try:
+        method.save(folder)
+    except ramen.GroupError as error:
+        return str(error)
+    return "nothing was noticed"
+
+
+def test_a_state_survives_the_death_of_the_process_that_completes_it(tmp_path: Path) -> None:
+    team = ProcessTeam(3, tmp_path)
+    try:
+        found = team.outcomes(save_and_lose_the_first, str(tmp_path / "state"), processes=3, without=0)
+    finally:
+        team.close()
+    assert all("saving: a process of the group did not answer" in one for one in found), found
+    method = create("ramen", "vit", "float64", PAPER, None)
+    method.load(tmp_path / "state")
+    assert method.images_seen == 2 * sum(map(sum, PARTS[3][:2]))
 
 
 def own_share(group: ProcessGroup) -> dict[str, Tensor]:

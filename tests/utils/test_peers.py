@@ -1,5 +1,6 @@
 """What processes tell each other: values, uneven rows, sums, errors."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch.distributed import ProcessGroup
 
 from ramen.utils import peers as module
 from ramen.utils.peers import GroupError, Peers
+from ramen.utils.reported_once import attempt_reported_once
 from tests.helpers.process_team import ProcessTeam
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -92,6 +94,66 @@ def failing(group: ProcessGroup) -> str:
 def test_an_error_in_one_process_is_known_to_all(team: ProcessTeam) -> None:
     told = "PeerFailedError: saving failed in process 1 of the group: OSError: the disk is full"
     assert team.run(failing, processes=3) == [told, "OSError: the disk is full", told]
+
+
+def out_of_step(group: ProcessGroup) -> str:
+    """The second process fails where the others exchange something else."""
+    peers = Peers(group)
+    try:
+        if peers.rank == 1:
+            attempt_reported_once(peers, lambda: 1 / 0, "preparing")
+        return str(peers.values("something else", "agreeing"))
+    except ZeroDivisionError as error:
+        return f"reports {error}"
+
+
+def test_an_error_that_nobody_else_understands_is_reported_where_it_is(team: ProcessTeam) -> None:
+    said = team.run(out_of_step, processes=3)
+    assert said[1] == "reports division by zero"
+    assert "something else" in said[0]
+
+
+def reported_once(group: ProcessGroup, failing: list[int]) -> str:
+    peers = Peers(group)
+
+    def work() -> int:
+        if peers.rank in failing:
+            raise OSError(f"disk {peers.rank} is full")
+        return peers.rank
+
+    try:
+        return str(attempt_reported_once(peers, work, "saving"))
+    except (OSError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_the_first_process_reports_for_all(team: ProcessTeam) -> None:
+    assert team.run(reported_once, [], processes=3) == ["0", "1", "2"]
+    elsewhere = "ReportedElsewhereError: OSError: disk"
+    found = team.run(reported_once, [0, 1, 2], processes=3)
+    assert found == ["OSError: disk 0 is full", *[f"{elsewhere} 0 is full"] * 2]
+    found = team.run(reported_once, [2], processes=3)
+    assert found[0] == "PeerFailedError: saving failed in process 2 of the group: OSError: disk 2 is full"
+    assert found[1:] == [f"{elsewhere} 2 is full"] * 2
+
+
+def lonely(group: ProcessGroup) -> str:
+    peers = Peers(group, timeout=2)
+    if peers.rank == 1:
+        return "it has nothing to say"
+    try:
+        peers.agree(OSError("the disk is full"), "saving")
+    except OSError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_an_error_is_not_hidden_by_others_that_are_gone(tmp_path: Path) -> None:
+    team = ProcessTeam(2, tmp_path)
+    try:
+        assert team.outcomes(lonely) == ["the disk is full", "it has nothing to say"]
+    finally:
+        team.close()
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])

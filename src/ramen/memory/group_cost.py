@@ -125,19 +125,25 @@ class GroupStep:
 
     # -- with the passes ----------------------------------------------------------------------------
 
-    def images_a_second(self, link: NetworkLink, seconds_an_image: float) -> float:
+    def images_a_second(self, link: NetworkLink, seconds_an_image: float, launching: float = 0.0) -> float:
         """What all processes answer together, if exchanges and passes follow each other.
 
         Args:
             link: Between the processes.
             seconds_an_image: What a process takes by itself, with a memory of its own.
+            launching: Seconds that a step of a group takes in addition, however many images it has: by itself
+                a process has one CUDA graph for the whole step, and in a group only for the passes.
         """
-        return self.batch / (self.images * seconds_an_image + self.exchange_seconds(link))
+        if self.processes == 1:
+            return 1 / seconds_an_image
+        return self.batch / (self.images * seconds_an_image + launching + self.exchange_seconds(link))
 
-    def processes_for(self, rate: float, link: NetworkLink, seconds_an_image: float) -> int | None:
+    def processes_for(
+        self, rate: float, link: NetworkLink, seconds_an_image: float, launching: float = 0.0
+    ) -> int | None:
         """The fewest processes that answer ``rate`` images a second; None if no number of them does."""
         steps = (self.of(count) for count in range(1, _MOST_PROCESSES))
-        enough = (one for one in steps if one.images_a_second(link, seconds_an_image) >= rate)
+        enough = (one for one in steps if one.images_a_second(link, seconds_an_image, launching) >= rate)
         return next((one.processes for one in enough), None)
 
     def crossing(self, link: NetworkLink, seconds_an_image: float) -> int | None:

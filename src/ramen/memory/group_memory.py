@@ -41,6 +41,7 @@ class GroupStaged:
         keep: Which images of this process may enter.
         numbers: The stream numbers of this process's images.
         owned: The entries of the global batch that this process will hold; one that is not kept if none.
+        owns: How many they are.
         arrived: How many of them have arrived with each image of the global batch.
         entering: How many entries enter each queue.
     """
@@ -48,6 +49,7 @@ class GroupStaged:
     keep: Tensor
     numbers: Tensor
     owned: Staged
+    owns: int
     arrived: Tensor
     entering: Tensor
 
@@ -182,7 +184,8 @@ class GroupMemory(StreamMemory):
         owners = torch.where(all_keep, self.pieces.owner(pieces), peers.size)
         stored, scales = self._rows_to_owners(own, owners)
         is_own = owners == peers.rank
-        mine = is_own.nonzero()[:, 0]
+        # Not nonzero(): how many they are is known, and the host does not wait for a GPU once more.
+        mine = (~is_own).byte().argsort(stable=True)[: len(stored)]
         owned = Staged(
             queues=self.pieces.queue_there(pieces)[mine],
             embeddings=every[mine].to(here, own.embeddings.dtype),
@@ -194,7 +197,7 @@ class GroupMemory(StreamMemory):
             keep=torch.ones_like(mine, dtype=torch.bool),
         )
         staged = owned if len(mine) else _one_not_kept(owned)
-        return GroupStaged(own.keep, own.numbers, staged, is_own.cumsum(0), arrived[-1])
+        return GroupStaged(own.keep, own.numbers, staged, len(mine), is_own.cumsum(0), arrived[-1])
 
     def _everybodys(self, embeddings: Tensor) -> Tensor:
         """The embeddings of the global batch, of which this process has these."""
@@ -220,8 +223,8 @@ class GroupMemory(StreamMemory):
 
     def put(self, staged: GroupStaged) -> None:
         """Store what this process will hold of a batch that was admitted."""
-        if bool(staged.owned.keep[0]):
-            self.share.admit(len(staged.owned.queues))
+        if staged.owns:
+            self.share.admit(staged.owns)
             self.share.put(staged.owned)
         self.share.seen = self.seen
         self._counts += staged.entering

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ramen.methods import _saved_state
 from ramen.utils.atomic_files import make_folder, write_text
-from ramen.utils.peers import Peers
+from ramen.utils.peers import GroupError, PeerFailedError, Peers
 from ramen.utils.sealed_tensors import DamagedError
 
 _MANIFEST = "state.json"
@@ -66,8 +66,11 @@ def write(
     try:
         peers.attempt(write_share, "saving")
         peers.attempt(write_manifest, "saving")
-    except BaseException:
-        if peers.rank or not _names(path, names):
+    except Exception as error:
+        # Processes that have lost each other do not know whether the first one completes the state, or has
+        # done so: then a share stays. The next state that is written removes what no manifest names.
+        lost = isinstance(error, GroupError) and not isinstance(error, PeerFailedError)
+        if not lost and not _names(path, names):
             (path / names[peers.rank]).unlink(missing_ok=True)
         raise
     if peers.rank == 0:  # shares of states that were replaced, or never completed

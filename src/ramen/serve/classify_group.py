@@ -8,6 +8,7 @@ that the first one also learns if a signal asked another one to stop.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -21,7 +22,8 @@ from ramen.serve.labelling import ResultSource, in_batches
 from ramen.serve.photos import as_sources
 from ramen.serve.predictor import Counts, Predictor
 from ramen.serve.result import Result
-from ramen.utils.peers import GroupError, Peers, chosen_timeout
+from ramen.utils.peers import Peers, chosen_timeout, meeting
+from ramen.utils.reported_once import ReportedElsewhereError, attempt_reported_once
 from ramen.utils.stopping import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
@@ -36,10 +38,6 @@ _Value = TypeVar("_Value")
 # Orders: open the state for so many files; here are some of their paths; start to classify them; continue
 # with the next batch; close; there was an error.
 _OPEN, _FILES, _CLASSIFY, _NEXT, _CLOSE, _FAILED = "open", "files", "classify", "next", "close", "failed"
-
-
-class ReportedElsewhereError(RuntimeError):
-    """An error that the first process of the group reports."""
 
 
 class GroupOrder(NamedTuple):
@@ -62,7 +60,7 @@ def classify_in_group(
     Returns:
         How it ended, in the first process; None in the others.
     """
-    orders = GroupOrders(Peers(group, max(_PATIENCE, chosen_timeout())))
+    orders = GroupOrders(group)
     try:
         request = orders.attempt(make_request, "reading the command line")
         if orders.leads:
@@ -77,29 +75,26 @@ class GroupOrders:
     """What the first process tells the others to do.
 
     Args:
-        peers: All processes, with patience.
+        group: All processes.
 
     Attributes:
+        group: The same, for what they compute together.
+        peers: The same, with patience.
         leads: Whether this is the first process.
         in_step: Whether the others wait for an order, or soon will.
         stop: What a signal has asked this process for.
     """
 
-    def __init__(self, peers: Peers) -> None:
-        self.peers = peers
-        self.leads = peers.rank == 0
+    def __init__(self, group: "ProcessGroup") -> None:
+        self.group, self.peers = group, _patient_peers()
+        self.leads = self.peers.rank == 0
         self.in_step = True
         self.stop: StopRequest | None = None
 
     def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
         """What ``work`` returns, if it succeeds in all processes; else the first raises what to report."""
         with self.together():
-            try:
-                return self.peers.attempt(work, what)
-            except Exception as error:
-                if self.leads or type(error) is GroupError:  # they have lost each other: nobody else knows
-                    raise
-                raise ReportedElsewhereError(str(error)) from error
+            return attempt_reported_once(self.peers, work, what)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -133,11 +128,25 @@ class GroupOrders:
         return self.peers.values({"order": order, "signal": signal}, "waiting for the first process")
 
 
+def _patient_peers() -> Peers:
+    """All processes, as a group of its own that waits for long."""
+    import torch.distributed as dist
+
+    patience = max(_PATIENCE, chosen_timeout())
+    later = hasattr(dist.ProcessGroup, "set_timeout")  # not in all versions of torch
+    seconds = chosen_timeout() if later else patience
+    with meeting(seconds):
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    if later:  # only now: one that dies while they meet is not waited for as long
+        group.set_timeout(timedelta(seconds=patience))
+    return Peers(group, patience)
+
+
 class _Leading(ModelAnswering):
     """Answers of all processes, for the first one."""
 
     def __init__(self, request: ClassifyRequest, orders: GroupOrders) -> None:
-        super().__init__(request, orders.peers.group, orders.attempt)
+        super().__init__(request, orders.group, orders.attempt)
         self._orders = orders
 
     def __enter__(self) -> "_Leading":
@@ -219,7 +228,7 @@ class _LeadingPredictor:
 
 def _follow(request: ClassifyRequest, orders: GroupOrders) -> None:
     """Do as the first process says."""
-    answering = ModelAnswering(request, orders.peers.group, orders.attempt)
+    answering = ModelAnswering(request, orders.group, orders.attempt)
     files = orders.receive().value
     predictor = orders.attempt(lambda: answering.open_predictor(files), "opening the state")
     paths: list[str] = []

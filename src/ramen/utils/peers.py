@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Group: TypeAlias = "ProcessGroup | None"  # None: this process alone
 TIMEOUT_VARIABLE = "RAMEN_GROUP_TIMEOUT"
 _TIMEOUT = 60.0  # seconds
+_FAILED = "failed"
 _Value = TypeVar("_Value")
 
 
@@ -36,6 +37,25 @@ class GroupError(RuntimeError):
 
 class PeerFailedError(GroupError):
     """Another process of the group has failed, and all of them know why; they are still in step."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """What has failed in the processes of a group.
+
+    Attributes:
+        messages: One for each process; None if nothing has.
+        known_to_first: Whether the first process has heard of them, too.
+    """
+
+    messages: list[str | None]
+    known_to_first: bool
+
+    def raise_first(self, what: str) -> None:
+        """``PeerFailedError`` with the first message, if there is one."""
+        for rank, message in enumerate(self.messages):
+            if message is not None:
+                raise PeerFailedError(f"{what} failed in process {rank} of the group: {message}")
 
 
 @dataclass
@@ -79,7 +99,8 @@ class Peers:
         self._takes_gpu_tensors = dist.get_backend(group) == "nccl"
         if self._takes_gpu_tensors:
             ranks = dist.get_process_group_ranks(group)
-            self._on_host = dist.new_group(ranks, backend="gloo", timeout=timedelta(seconds=self.timeout))
+            with meeting(self.timeout):
+                self._on_host = dist.new_group(ranks, backend="gloo", timeout=timedelta(seconds=self.timeout))
 
     def __repr__(self) -> str:
         return f"Peers(process {self.rank} of {self.size})"
@@ -120,14 +141,26 @@ class Peers:
         parts = zip(every.view(self.size, -1), lengths, strict=True)
         return [json.loads(part[:length].numpy().tobytes()) for part, length in parts]
 
+    def failures(self, error: Exception | None, what: str) -> "Failures":
+        """What has failed in each process, of which this one has an error, or none."""
+        own = None if error is None else f"{type(error).__name__}: {error}"
+        try:
+            said = self.values({_FAILED: own}, what)
+        except GroupError:
+            if error is not None:
+                raise error from None  # it says more than that others are gone
+            raise
+        # One that said something else is elsewhere in its work, and will notice that it is alone there.
+        in_step = [isinstance(one, dict) and one.keys() == {_FAILED} for one in said]
+        messages = [one[_FAILED] if there else None for one, there in zip(said, in_step, strict=True)]
+        return Failures(messages, known_to_first=in_step[0])
+
     def agree(self, error: Exception | None, what: str) -> None:
         """Raise in all processes if one has an error: its own there, a ``PeerFailedError`` elsewhere."""
-        messages = self.values(None if error is None else f"{type(error).__name__}: {error}", what)
+        found = self.failures(error, what)
         if error is not None:
             raise error
-        for rank, message in enumerate(messages):
-            if message is not None:
-                raise PeerFailedError(f"{what} failed in process {rank} of the group: {message}")
+        found.raise_first(what)
 
     def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
         """What ``work`` returns, if it succeeds in all processes; otherwise all of them raise an error."""
@@ -248,6 +281,23 @@ class Peers:
                 f"{self.timeout:g} s, or has closed its connection; it has probably died or raised an error, "
                 f"and its own output says why. The saved state resumes with the remaining processes ({error})"
             ) from error
+
+
+@contextmanager
+def meeting(seconds: float) -> "Iterator[None]":
+    """A block in which processes find each other; ``GroupError`` if they do not.
+
+    Args:
+        seconds: How long each of them waits, as the block says to torch.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise GroupError(
+            f"the processes of the group did not find each other within {seconds:g} s: one of them has "
+            "probably died or raised an error, and its own output says why. "
+            f"{TIMEOUT_VARIABLE} sets another time ({error})"
+        ) from error
 
 
 def check_same(peers: Peers, parameters: Mapping[str, Any], model: Any) -> None:

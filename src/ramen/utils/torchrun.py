@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ramen.utils import checks
@@ -31,11 +32,15 @@ def local_processes() -> int:
 def refuse_torchrun(command: str, instead: str) -> None:
     """ValueError if ``torchrun`` has started several processes of a command that does not share its work.
 
+    The first process raises it, and the others end.
+
     Args:
         command: Its name.
         instead: What to do.
     """
     if under_torchrun() and _number("WORLD_SIZE") > 1:
+        if not is_first_process():
+            raise SystemExit(2)
         raise ValueError(f"{command} does not share its work between the processes of torchrun: {instead}")
 
 
@@ -43,16 +48,22 @@ def refuse_torchrun(command: str, instead: str) -> None:
 def torchrun_group(device: str) -> "Iterator[Group]":
     """The group of all processes that ``torchrun`` has started, within the block; None without it.
 
-    On GPUs each process uses the one with its local number, as plain ``"cuda"``.
+    On GPUs each process uses the one with its local number, as plain ``"cuda"``. Processes wait for each
+    other no longer than ``ramen.utils.peers.chosen_timeout``, also on GPUs and while they meet.
 
     Args:
         device: Where the command computes.
+
+    Raises:
+        GroupError: They did not find each other.
     """
     if not under_torchrun():
         yield None
         return
     import torch
     import torch.distributed as dist
+
+    from ramen.utils.peers import chosen_timeout, meeting
 
     if device not in ("cpu", "cuda"):
         raise ValueError(
@@ -63,7 +74,9 @@ def torchrun_group(device: str) -> "Iterator[Group]":
         if local >= there:
             raise ValueError(f"--nproc-per-node must be at most {there}, the number of GPUs here, got more")
         torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    seconds = chosen_timeout()
+    with meeting(seconds):
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=seconds))
     yield dist.group.WORLD
     # Only after success: a process that fails must not wait for others.
     dist.destroy_process_group()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ramen.utils.torchrun import refuse_torchrun
+
 if TYPE_CHECKING:
     from ramen.experiments.plan.experiment import Experiment
 
@@ -174,6 +176,9 @@ class ParallelOptions:
 
     def check(self, request: ExperimentOptions) -> ExperimentOptions:
         """Refuse what cannot be; the request on a GPU, if the runs are to have one."""
+        refuse_torchrun(
+            "a command with many runs", "start it once; --jobs and --ray use more than one GPU or core"
+        )
         if self.jobs is not None and self.ray is not None:
             raise ValueError("--jobs and --ray exclude each other: give one of them")
         if self.ray is None:

@@ -43,10 +43,15 @@ def run(
     everything = method is not None and "all" in method
     with _reported_once(), exit_on_error():
         planned = request.plan(_every_method() if everything else method or ["ramen"])
-    from ramen.utils.peers import GroupError  # with torch, which a usage error does not need
+    # with torch, which a usage error does not need
+    from ramen.utils.peers import GroupError
+    from ramen.utils.reported_once import ReportedElsewhereError
 
-    with exit_on_error(GroupError), torchrun_group(planned[0].device) as group:
-        results = _run(planned, out, checkpoint_seconds, skip_missing=everything, group=group)
+    try:
+        with exit_on_error(GroupError), torchrun_group(planned[0].device) as group:
+            results = _run(planned, out, checkpoint_seconds, skip_missing=everything, group=group)
+    except ReportedElsewhereError:
+        return
     if not is_first_process():
         return
     if json_output:

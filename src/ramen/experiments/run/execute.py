@@ -18,7 +18,8 @@ from ramen.experiments.run.progress import Bars, RunProgress
 from ramen.experiments.run.resources import Resources
 from ramen.experiments.run.results import write_result
 from ramen.models.classifier import MissingPartError
-from ramen.utils.peers import Group, Peers
+from ramen.utils.peers import Group, PeerFailedError, Peers
+from ramen.utils.reported_once import ReportedElsewhereError, attempt_reported_once
 
 _Value = TypeVar("_Value")
 
@@ -95,6 +96,8 @@ class ExperimentRunner:
             return self.result(experiment)
         except MissingPartError as error:
             if on_missing == "raise":
+                if not self._writes:
+                    raise ReportedElsewhereError(str(error)) from error
                 raise
             self._say(f"{experiment.method} is skipped: {error}")
             return {"kind": "skipped", "experiment": experiment.identity(), "reason": str(error)}
@@ -127,15 +130,33 @@ class ExperimentRunner:
         """What ``work`` returns; in a group, where the first process alone does it and all get its result."""
         if self._peers is None:
             return work()
-        done = self._peers.attempt(lambda: work() if self._writes else None, "running an experiment")
+        done = self._attempt(lambda: work() if self._writes else None, "running an experiment")
         values: list[_Value] = self._peers.values(done, "running an experiment")
         return values[0]
+
+    def _attempt(self, work: Callable[[], _Value], what: str) -> _Value:
+        """What ``work`` returns; in a group, if it succeeds in all processes."""
+        return work() if self._peers is None else attempt_reported_once(self._peers, work, what)
 
     @property
     def _group(self) -> Group:
         return None if self._peers is None else self._peers.group
 
     def _start(self, experiment: Experiment) -> MethodRun:
+        """A run from its beginning."""
+
+        def start() -> MethodRun | MissingPartError:
+            try:
+                return self._prepared(experiment)
+            except MissingPartError as error:  # the same in all processes, and perhaps to be skipped
+                return error
+
+        found = self._attempt(start, "preparing a run")
+        if isinstance(found, MissingPartError):
+            raise found
+        return found
+
+    def _prepared(self, experiment: Experiment) -> MethodRun:
         stream = self._resources.stream(experiment)
         classifier = self._resources.classifier(experiment, stream.dataset.classes)
         if stream.waiting:
@@ -153,11 +174,16 @@ class ExperimentRunner:
         if not self._of_first(lambda: checkpoint.load() is not None):
             return run
         saved = checkpoint.load()
-        try:
+
+        def restore() -> None:
             if saved is None:
                 raise ValueError("it is not to be seen by every process")
             run.restore(*saved)
-        except (ValueError, KeyError, TypeError, StopIteration) as error:
+
+        unusable = (ValueError, KeyError, TypeError, StopIteration, PeerFailedError, ReportedElsewhereError)
+        try:
+            self._attempt(restore, "resuming a run")
+        except unusable as error:
             checkpoint.set_aside(str(error))
             # the other may be half restored
             return MethodRun(run.experiment, run.classifier, run.stream, self._group)
