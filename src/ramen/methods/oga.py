@@ -109,7 +109,7 @@ class OGA(EmbeddingMethod):
 
     @property
     def records_steps(self) -> bool:
-        """Only if the memory is too small for the pseudo-inverse: which form is used is decided on the host."""
+        """Only if the memory is too small for the pseudo-inverse: which is used is decided on the host."""
         return super().records_steps and self._always_regularised
 
     @property
