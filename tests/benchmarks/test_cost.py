@@ -1,11 +1,14 @@
 """The cost benchmark, on a small tower."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import ramen
 from ramen import testing
 from tests.helpers.benchmark_scripts import load_benchmark
 
@@ -132,3 +135,17 @@ def test_augmentation_is_timed_by_itself(cost, monkeypatch, tmp_path, capsys):
     assert rows["roid"]["augmentation_milliseconds"] == pytest.approx(4)
     assert "augmentation_milliseconds" not in rows["tent"]
     assert "1.01" in capsys.readouterr().out
+
+
+def test_the_page_of_methods_shows_the_committed_costs():
+    root = Path(__file__).resolve().parents[2]
+    rows = json.loads((root / "benchmarks/results/cost_vit_b_16_h200_fp16.json").read_text())["methods"]
+    lines = re.findall(
+        r"^\| `(\w+)` \|.*\| ([\d.]+|-) \|$", (root / "docs/methods.md").read_text(), re.MULTILINE
+    )
+    shown = {name: text for name, text in lines[: len(ramen.list_methods())]}
+    assert set(shown) == set(ramen.list_methods()) == set(rows)
+    for name, text in shown.items():
+        forwards = rows[name].get("forwards")
+        decimals = 0 if forwards is not None and forwards >= 10 else 1
+        assert text == ("-" if forwards is None else f"{forwards:.{decimals}f}"), name
