@@ -95,7 +95,7 @@ class Row:
     @property
     def best_of_search(self) -> float:
         """Points over zero-shot of the setting that was chosen, on the stream of the search."""
-        return max(self.search["accuracies"]) - self.search_zero_shot
+        return float(max(self.search["accuracies"])) - self.search_zero_shot
 
     @property
     def chosen(self) -> str:
@@ -139,7 +139,7 @@ class StreamRows:
     @cached_property
     def ranks(self) -> dict[str, float | None]:
         """Mean ranks over domains and seeds."""
-        columns = [
+        columns: list[dict[object, float]] = [
             {(test["seed"], name): value for test in row.tests for name, value in test["domains"].items()}
             for row in self.rows.values()
         ]

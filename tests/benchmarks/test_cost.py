@@ -143,7 +143,7 @@ def test_the_page_of_methods_shows_the_committed_costs():
     lines = re.findall(
         r"^\| `(\w+)` \|.*\| ([\d.]+|-) \|$", (root / "docs/methods.md").read_text(), re.MULTILINE
     )
-    shown = {name: text for name, text in lines[: len(ramen.list_methods())]}
+    shown = dict(lines[: len(ramen.list_methods())])
     assert set(shown) == set(ramen.list_methods()) == set(rows)
     for name, text in shown.items():
         forwards = rows[name].get("forwards")

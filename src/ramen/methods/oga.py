@@ -127,7 +127,8 @@ class OGA(EmbeddingMethod):
         scatter = deviations.T @ deviations - count * torch.outer(average, average)
         if not self._always_regularised and known and count > _WELL_KNOWN * width:
             eps = torch.finfo(torch.float32).eps
-            return means @ torch.linalg.pinv(scatter / (count - 1), rtol=width * eps, hermitian=True)
+            inverse: Tensor = torch.linalg.pinv(scatter / (count - 1), rtol=width * eps, hermitian=True)
+            return means @ inverse
         trace = scatter.trace() / (count - 1).clamp_min(1)
         # Embeddings that are all the same have no covariance, and say nothing.
         spread = known & (trace > 0)
