@@ -117,7 +117,9 @@ class StreamRows:
             by_method.setdefault(test["method"], []).append(test)
         zero_shot = statistics.fmean(searches["zero_shot"])
         self.rows = {
-            name: Row(name, tests, searches["methods"][name], zero_shot) for name, tests in by_method.items()
+            name: Row(name, tests, searches["methods"][name], zero_shot)
+            for name, tests in by_method.items()
+            if len(tests) == len(by_method[ZERO_SHOT])  # otherwise the time was over before the last seed
         }
 
     @cached_property
@@ -153,7 +155,8 @@ class StreamRows:
         if net <= _FEW * len(row.tests):
             images = sum(test["images"] for test in row.tests)
             reasons.append(f"{net} of {images:,} answers")
-        if row.tail < zero_shot.tail - _COLLAPSE:
+        behind = row.tail - zero_shot.tail
+        if behind < -_COLLAPSE and behind < row.gain:  # and it was better before
             reasons.append(
                 f"collapses: the last tenth of the stream has {row.tail:.1f}, zero-shot {zero_shot.tail:.1f}"
             )
@@ -198,18 +201,18 @@ def scores_table(found: dict[str, Any], cost: dict[str, Any]) -> str:
     """Accuracy and gain on every stream, with marks; rank and worst domain on the mixed one; cost."""
     streams = streams_of(found)
     mixed = streams["mixed"]
-    best = {name: max(row.average for row in one.rows.values()) for name, one in streams.items()}
+    best = {name: _best_average(name, one, mixed) for name, one in streams.items()}
     rows = []
     for method in sorted(mixed.rows, key=lambda method: -mixed.rows[method].average):
         cells = []
         for name, one in streams.items():
             row = one.rows.get(method)
-            if row is None and method in EACH_BY_ITSELF and STREAMS[name].same_images_as_mixed:
-                cells.append("as mixed")
+            if row is None and _as_mixed(name, method):
+                cells.append(_bold("as mixed", mixed.rows[method].average >= best[name] - _NOTHING))
             elif row is None:
                 cells.append("-")
             else:
-                average = f"**{row.average:.2f}**" if row.average == best[name] else f"{row.average:.2f}"
+                average = _bold(f"{row.average:.2f}", row.average >= best[name] - _NOTHING)
                 gain = "" if method == ZERO_SHOT else f" ({_signed(row.gain)}){one.mark(method)}"
                 cells.append(average + gain)
         own = mixed.rows[method]
@@ -228,6 +231,21 @@ def scores_table(found: dict[str, Any], cost: dict[str, Any]) -> str:
     return _table(
         ["method", *heads, "mean rank, mixed", "worst domain, mixed", "passes (F / B)", "time"], rows
     )
+
+
+def _as_mixed(stream: str, method: str) -> bool:
+    """Whether a method is not run on a stream because its answers would be those of the mixed one."""
+    return method in EACH_BY_ITSELF and STREAMS[stream].same_images_as_mixed
+
+
+def _best_average(name: str, stream: StreamRows, mixed: StreamRows) -> float:
+    """The highest accuracy on a stream, also of methods that were not run again on it."""
+    others = (row for method, row in mixed.rows.items() if _as_mixed(name, method))
+    return max(row.average for row in (*stream.rows.values(), *others))
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"**{text}**" if bold else text
 
 
 def _times(forwards: float | None) -> str:
