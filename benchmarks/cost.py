@@ -6,14 +6,21 @@
 Accuracy means nothing here. Every method first sees some batches, so that memories are in use, then is timed;
 "forwards" is its time divided by that of a plain forward pass of a batch, measured in the same run. "of
 counted" is its time divided by what its counted passes should take: a forward pass as above, a backward pass
-what the gradient of the mean entropy takes on top of one. More than 15 % away from 1 is marked with `!`. The
-same for a real model and stream, with memory: `ramen study cost`.
+what the gradient of the mean entropy takes on top of one. More than 15 % away from 1 is marked with `!`.
+Methods that augment images also have the time of that alone, and the same ratio without it. The same for a
+real model and stream, with memory: `ramen study cost`.
+
+The class embeddings are made of the images', so that predictions spread over the classes as on a stream of
+images: memories with a share for each class would otherwise hold next to nothing, and their passes cost
+nothing.
 """
 
 import argparse
 import json
 import platform
 import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +33,20 @@ import ramen
 from ramen import prompts
 from ramen.experiments.run.measure import seconds
 from ramen.experiments.studies.cost import forward_times, method_cost
+from ramen.images.augment import augment, augment_without_noise, draw
+from ramen.images.views import random_views
 from ramen.methods import entropy_gradient
+from ramen.methods._normalised_pixels import NormalisedPixels
 from ramen.models.classifier import MissingPartError
 from ramen.utils.numerics import plain_numerics
 
 TOLERANCE = 0.15  # of the counted passes' time
+# How far the cosine of an image with its own class is above that with others: at a logit scale of 100 and 100
+# classes a confidence of about 0.35, below what methods take for sure.
+_CONTRAST = 0.04
+# Methods with views of an image, and those with augmented batches: how often per batch, if it is once.
+_VIEWS = ("mta", "tps", "tpt", "zero")
+_AUGMENTED = {"cotta": "augmentations", "roid": "", "rotta": ""}
 
 
 def random_classifier(model: str, classes: int, device: str, dtype: str) -> ramen.ZeroShotClassifier:
@@ -58,6 +74,56 @@ def random_classifier(model: str, classes: int, device: str, dtype: str) -> rame
     )
 
 
+def with_spread_classes(
+    classifier: ramen.ZeroShotClassifier, batches: Sequence[torch.Tensor]
+) -> ramen.ZeroShotClassifier:
+    """The same with other class embeddings: as far as there are images, each is sure of another class."""
+    with torch.no_grad():
+        embeddings = torch.cat([classifier.encode(batch).float() for batch in batches])
+    own = embeddings[: classifier.num_classes]
+    away = own - embeddings.mean(0)
+    assert classifier.template_embeddings is not None
+    texts = classifier.template_embeddings.float().clone()
+    share = min(1.0, _CONTRAST / float(away.norm(dim=1).mean()))
+    common = F.normalize(texts[0, 0] - texts[0, 0] @ embeddings.mean(0) * embeddings.mean(0), dim=0)
+    mixed = share * F.normalize(away, dim=1) + (1 - share**2) ** 0.5 * common
+    # Templates differ a little; classes without an image stay random.
+    texts[: len(own)] = mixed[:, None] + 0.01 * texts[: len(own)]
+    return ramen.ZeroShotClassifier(
+        classifier.encoder,
+        texts,
+        classifier.logit_scale,
+        classes=classifier.classes,
+        templates=classifier.templates,
+        preprocess=classifier.preprocess if classifier.can_preprocess else None,
+        encode_text=classifier.encode_text,
+    )
+
+
+def augmentation_seconds(
+    name: str, classifier: ramen.ZeroShotClassifier, images: torch.Tensor, repeats: int
+) -> float:
+    """Seconds that a method spends per batch on changing images; 0 if it takes them as they are."""
+    defaults = ramen.describe(name).defaults
+    call: Callable[[], object]
+    if name in _VIEWS:
+        times = 1
+
+        def call() -> None:
+            for image in images.to(classifier.class_embeddings.dtype).split(1):
+                random_views(image, defaults["views"])
+
+    elif name in _AUGMENTED:
+        times = defaults[_AUGMENTED[name]] if _AUGMENTED[name] else 1
+        drawn = draw((images.shape[2], images.shape[3]), torch.Generator().manual_seed(0))
+        change = augment_without_noise if name == "roid" else augment
+        pixels = NormalisedPixels(name, classifier)
+        call = partial(pixels.changed, images, partial(change, drawn=drawn))
+    else:
+        return 0.0
+    return times * min([seconds(call, classifier.device) for _ in range(3 + repeats)][3:])
+
+
 def gradient_times(classifier: ramen.ZeroShotClassifier, images: torch.Tensor, repeats: int) -> list[float]:
     """Seconds of one forward and one backward pass of a batch, without those of a first time."""
     usable = torch.ones(len(images), dtype=torch.bool, device=images.device)
@@ -76,33 +142,41 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(arguments.batch, 3, *size, generator=generator).to(device) for _ in range(4)]
     again = batches[:1] * arguments.repeats
+    classifier = with_spread_classes(classifier, batches)
 
     forward = 1000 * min(forward_times(classifier, batches[:1] * 3, again))
     backward = 1000 * min(gradient_times(classifier, batches[0], arguments.repeats)) - forward
     table = Table(title=f"{arguments.model}, {arguments.classes} classes, batch {arguments.batch}")
-    for column in ("method", "ms a batch", "forwards", "passes (F / B)", "of counted"):
+    for column in ("method", "ms a batch", "forwards", "passes (F / B)", "of counted", "not augmenting"):
         table.add_column(column, justify="left" if column == "method" else "right")
-    table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "1 / 0", "")
-    table.add_row("a backward pass on top", f"{backward:.1f}", f"{backward / forward:.2f}", "0 / 1", "")
+    table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "1 / 0", "", "")
+    table.add_row("a backward pass on top", f"{backward:.1f}", f"{backward / forward:.2f}", "0 / 1", "", "")
     rows: dict[str, dict[str, Any]] = {}
     for name in arguments.run or ramen.list_methods():
         try:
             cost = method_cost(name, classifier, batches, again)
         except MissingPartError as error:
             rows[name] = {"reason": str(error)}
-            table.add_row(name, "-", "-", "-", "-")
+            table.add_row(name, *"-----")
             continue
         spent = 1000 * min(cost.seconds)
-        ratio = spent / (cost.forwards * forward + cost.backwards * backward)
+        counted = cost.forwards * forward + cost.backwards * backward
+        ratio = spent / counted
         rows[name] = {
             "milliseconds_a_batch": spent,
             "forwards": spent / forward,
             "passes": {"forward": cost.forwards, "backward": cost.backwards},
             "of_counted": ratio,
         }
+        changing = 1000 * augmentation_seconds(name, classifier, batches[0], arguments.repeats)
+        without = ""
+        if changing:
+            rows[name]["augmentation_milliseconds"] = changing
+            rows[name]["of_counted_without_augmentation"] = (spent - changing) / counted
+            without = f"{(spent - changing) / counted:.2f}"
         mark = " !" if abs(ratio - 1) > TOLERANCE else ""
         passes = f"{cost.forwards} / {cost.backwards}"
-        table.add_row(name, f"{spent:.1f}", f"{spent / forward:.2f}", passes, f"{ratio:.2f}{mark}")
+        table.add_row(name, f"{spent:.1f}", f"{spent / forward:.2f}", passes, f"{ratio:.2f}{mark}", without)
     console.print(table)
     for name in (name for name, row in rows.items() if "reason" in row):
         console.print(

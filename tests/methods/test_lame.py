@@ -155,3 +155,18 @@ def test_a_large_tolerance_stops_at_once() -> None:
     stopped = ramen.create("lame", clf, tolerance=1e9).predict(images).logits
     assert torch.equal(stopped, ramen.create("lame", clf, rounds=1).predict(images).logits)
     assert not torch.equal(stopped, ramen.create("lame", clf).predict(images).logits)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
+def test_rounds_are_decided_together(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many: with the first one that stops, with none that does, and with a last short block."""
+    clf = testing.small_classifier(dtype="float64")
+    images = stream(1, size=9)[0]
+    z = tower_features("vit", images).numpy()
+    _, number = published(z, clf.class_embeddings.numpy())
+    assert 3 < number < 100
+    monkeypatch.setattr("ramen.methods.lame._ROUNDS_AT_ONCE", at_once)
+    for rounds in (2, number - 1, number, number + 1, 100):
+        expected, _ = published(z, clf.class_embeddings.numpy(), rounds=rounds)
+        out = ramen.create("lame", clf, rounds=rounds).predict(images).logits.exp()
+        torch.testing.assert_close(out, torch.from_numpy(expected), rtol=0, atol=1e-9)

@@ -148,3 +148,12 @@ def test_parameters() -> None:
     for parameters, message in wrong:
         with pytest.raises(ValueError, match=message):
             ramen.create("oga", clf, **parameters)
+
+
+def test_a_step_is_recorded_unless_the_host_may_have_to_choose_the_inverse() -> None:
+    """Up to four embeddings per dimension there is only one form; the small tower has 5 classes."""
+    clf = testing.small_classifier()
+    width = clf.class_embeddings.shape[1]
+    most = 4 * width // 5
+    assert ramen.create("oga", clf, capacity=most).records_steps
+    assert not ramen.create("oga", clf, capacity=most + 1).records_steps

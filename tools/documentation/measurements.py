@@ -96,6 +96,7 @@ def _costs(result: dict[str, Any], file: str) -> list[tuple[str, Cost]]:
             ),
         )
         for name, row in result["methods"].items()
+        if "forwards" in row  # the others could not run on that model
     ]
 
 

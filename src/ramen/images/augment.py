@@ -176,8 +176,10 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
     total = sum(weights)
     for axis in (2, 3):
         length = images.shape[axis] - 2 * _BLUR_REACH
-        shifted = [weight / total * images.narrow(axis, i, length) for i, weight in enumerate(weights)]
-        images = torch.stack(shifted).sum(0)
+        summed = weights[0] / total * images.narrow(axis, 0, length)
+        for i, weight in enumerate(weights[1:], 1):
+            summed = summed.add(images.narrow(axis, i, length), alpha=weight / total)
+        images = summed
     return images
 
 

@@ -27,12 +27,21 @@ class NormalisedPixels:
         std: Sequence[float] | None = None,
     ) -> None:
         self.mean, self.std = _statistics(method, classifier, mean, std)
+        self._tensors: tuple[Tensor, Tensor] | None = None
 
     def changed(self, images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """Normalised images after a ``change`` of images in [0, 1], in fp32 or fp64."""
         wide = images.to(torch.promote_types(images.dtype, torch.float32))
-        mean, std = (wide.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        mean, std = self._on_device_of(wide)
         return (change(wide * std + mean) - mean) / std
+
+    def _on_device_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and std as tensors, made once: copying them to a GPU would wait for all of its work."""
+        kept = self._tensors
+        if kept is None or (kept[0].device, kept[0].dtype) != (images.device, images.dtype):
+            mean, std = (images.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+            self._tensors = kept = mean, std
+        return kept
 
 
 def _statistics(

@@ -46,7 +46,7 @@ _WELL_KNOWN = 4  # embeddings per dimension above which the covariance is not re
             "multiplied by logit scale / 100, and by 512 / dimensions, over which log densities add up",
             "decided here: covariance and inverse in fp64; eigenvalues that OGA's fp32 pseudo-inverse takes "
             "for 0 count as 0",
-            "each batch costs an inverse of a d x d matrix: batches of one image are slow",
+            "each batch costs a factorisation of a d x d matrix: batches of one image are slow",
         ),
     )
 )
@@ -64,6 +64,7 @@ class OGA(EmbeddingMethod):
     """
 
     state_parameters = ("capacity",)
+    recordable = True
     joins_groups = True
 
     def __init__(
@@ -92,7 +93,7 @@ class OGA(EmbeddingMethod):
         self.memory.insert(Arrivals(zero_shot.argmax(1), entropy(zero_shot), embeddings, usable))
 
         means = self._means()
-        weighted = means @ self._precision(means)  # (C, d)
+        weighted = self._times_precision(means)  # (C, d)
         # -(z - mean)^T P (z - mean) / 2, without z^T P z, which all classes have in common
         densities = embeddings.double() @ weighted.T - (weighted * means).sum(1) / 2
         tau = self.tau * clf.logit_scale / 100 * 512 / embeddings.shape[1]
@@ -106,22 +107,34 @@ class OGA(EmbeddingMethod):
         own = sums / divisor.clamp_min(1)[:, None]
         return torch.where((counts >= _FEW)[:, None], own, self.classifier.class_embeddings.double())
 
-    def _precision(self, means: Tensor) -> Tensor:
-        """The inverse of the covariance that all classes share, ``(d, d)`` in fp64."""
+    @property
+    def records_steps(self) -> bool:
+        """Only if the memory is too small for the pseudo-inverse: which is used is decided on the host."""
+        return super().records_steps and self._always_regularised
+
+    @property
+    def _always_regularised(self) -> bool:
+        classes, width = self.classifier.class_embeddings.shape
+        return classes * self.capacity <= _WELL_KNOWN * width
+
+    def _times_precision(self, means: Tensor) -> Tensor:
+        """The means times the inverse of the covariance that all classes share, ``(C, d)`` in fp64."""
         filled, width = self.memory.filled, means.shape[1]
-        identity = torch.eye(width, dtype=means.dtype, device=means.device)
-        if not (filled.sum(1) >= _ENOUGH).any():
-            return width * identity
-        count = int(filled.sum())
+        known, count = (filled.sum(1) >= _ENOUGH).any(), filled.sum()
         deviations = torch.where(filled[:, :, None], self.memory["embeddings"] - means[:, None], 0)
         deviations = deviations.flatten(0, 1)
-        average = deviations.sum(0) / count
+        average = deviations.sum(0) / count.clamp_min(1)
         scatter = deviations.T @ deviations - count * torch.outer(average, average)
-        if count > _WELL_KNOWN * width:
+        if not self._always_regularised and known and count > _WELL_KNOWN * width:
             eps = torch.finfo(torch.float32).eps
-            pseudo: Tensor = torch.linalg.pinv(scatter / (count - 1), rtol=width * eps, hermitian=True)
-            return pseudo
-        trace = scatter.trace() / (count - 1)
+            inverse: Tensor = torch.linalg.pinv(scatter / (count - 1), rtol=width * eps, hermitian=True)
+            return means @ inverse
+        trace = scatter.trace() / (count - 1).clamp_min(1)
         # Embeddings that are all the same have no covariance, and say nothing.
-        inverse = torch.linalg.inv(scatter + torch.where(trace > 0, trace, 1) * identity)
-        return torch.where(trace > 0, width * inverse, 0)
+        spread = known & (trace > 0)
+        identity = torch.eye(width, dtype=means.dtype, device=means.device)
+        # Symmetric and, with the trace on its diagonal, well conditioned: half the work of a general inverse.
+        regularised = torch.where(spread, scatter + trace * identity, identity)
+        factor = torch.linalg.cholesky_ex(regularised).L  # unlike cholesky, it does not wait for the device
+        solved = torch.cholesky_solve(means.T, factor).T
+        return width * torch.where(known & ~spread, 0, solved)

@@ -116,25 +116,32 @@ class OnZeta(EmbeddingMethod):
         The proxies are followed only as far as these images see them: the cosines of ``v - step z``, made
         unit again, follow from those of v and of z. The proxies themselves take all steps at once in the end.
         """
+        # On a GPU an image costs what its small kernels cost to start: all that can be is computed before.
         clf, sharpness = self.classifier, self.classifier.logit_scale / self.temperature
         prior, text_logits = self.prior, clf.logits(embeddings)
-        similar = embeddings @ embeddings.T
-        seen = embeddings @ self.proxies.T  # cosines of each image with the proxies
+        prior_rates = (self.prior_lr * clf.logit_scale / 100) * rates
+        proxy_rates = (self.proxy_lr * sharpness) * rates
+        similar = sharpness * (embeddings @ embeddings.T)
+        minus_half_own = similar.diagonal() / -2
+        seen = sharpness * (embeddings @ self.proxies.T)  # logits of each image by the proxies
+        one = torch.ones_like(prior[:1])
         log_text, log_proxies, steps, shrinking = [], [], [], []
-        for place, rate in enumerate(rates):
+        for place in range(len(rates)):
             # 1. The text's probabilities with the prior, which rises for classes that come too rarely.
             log_text.append((text_logits[place] + prior).log_softmax(0))
             balanced = log_text[-1].exp()
             excess = balanced - self.balance / clf.num_classes
-            prior = (prior - self.prior_lr * clf.logit_scale / 100 * rate * excess).clamp_min(0)
+            prior = torch.addcmul(prior, excess, prior_rates[place], value=-1).clamp_min(0)
 
             # 2. The proxies' probabilities, and a step along the gradient of their cross entropy to 1.
             own = seen[place]
-            log_proxies.append((sharpness * own).log_softmax(0))
-            step = self.proxy_lr * rate * sharpness * (log_proxies[-1].exp() - balanced)
-            squared = 1 - 2 * step * own + step.square() * similar[place, place]
+            log_proxies.append(own.log_softmax(0))
+            step = proxy_rates[place] * (log_proxies[-1].exp() - balanced)
+            # the squared length after it: 1 - 2 step cosine + step^2, as embeddings have length 1
+            away = torch.addcmul(own, step, minus_half_own[place])
+            squared = torch.addcmul(one, step, away, value=-2 / sharpness)
             shrink = squared.clamp_min(_SHORTEST**2).rsqrt()
-            seen = (seen - similar[:, place, None] * step) * shrink
+            seen = torch.addcmul(seen, similar[:, place, None], step, value=-1) * shrink
             steps.append(step)
             shrinking.append(shrink)
 

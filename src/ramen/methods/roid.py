@@ -7,6 +7,7 @@ on Parameter Space for Online Test-time Adaptation", ICLR 2024.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from ramen.methods._registry import register
 from ramen.methods._steps import entropy, refuse_overflowing
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.utils.peers import Group, Peers
 
 PRIORS = ("log", "logits", "off")
 FILTERS = ("fixed", "kalman")
@@ -147,6 +148,9 @@ class Roid(Method):
             base = classifier.encoder.base
             self.add_state("hidden", base)
             self.add_state("variance", base.new_zeros(()), minimum=0)
+        # The host draws the augmentation: on a GPU the passes are recorded, not the step.
+        lesson = _Lesson(classifier, self.temperature, self.batch_size, self.statistics, self.peers)
+        self._lesson = self.record(lesson) if self.peers is None else lesson
 
     @property
     def batch_dependent(self) -> bool:
@@ -155,10 +159,10 @@ class Roid(Method):
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, take one step, go back towards the pretrained weights."""
-        embeddings, gradient = self._embeddings_and_gradient(images, usable)
+        embeddings, gradient = self._learn(images, usable)
         if not holds(gradient.isfinite().all()):
             images, usable = refuse_overflowing(self.classifier, images, usable)
-            embeddings, gradient = self._embeddings_and_gradient(images, usable)
+            embeddings, gradient = self._learn(images, usable)
         usable = usable & embeddings.isfinite().all(1)
         logits = self.classifier.logits(embeddings)
         count = self.summed(usable.sum())
@@ -182,46 +186,12 @@ class Roid(Method):
 
     # -- the gradient -------------------------------------------------------------------------------
 
-    def _embeddings_and_gradient(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the images as they are, and of both losses through both forward passes."""
-        clf, augmented = self.classifier, self._augmented(images)
-        with torch.enable_grad():
-            # Leaves of their own for both passes: each is a backward pass through the encoder.
-            first, second = (self.affine.detach().requires_grad_() for _ in range(2))
-            plain = clf.encode(images, first, statistics=of_batch(self.statistics, usable))
-            weights = self._image_weights(clf.logits(plain.detach()), usable)
-            changed = clf.encode(augmented, second, statistics=of_batch(self.statistics, weights > 0))
-            ends = [embeddings.detach().requires_grad_() for embeddings in (plain, changed)]
-            loss = self._loss(clf.logits(ends[0]), clf.logits(ends[1]), weights, usable)
-            to_plain, to_changed = torch.autograd.grad(loss, ends)
-            gradient = clf.gradient((changed * to_changed).sum(), second)
-            gradient = gradient + clf.gradient((plain * to_plain).sum(), first)
-        return plain.detach(), self.summed(gradient)
-
-    @torch.no_grad()
-    def _image_weights(self, logits: Tensor, usable: Tensor) -> Tensor:
-        """The more diverse and certain, the more an image counts; below the mean diversity, not at all."""
-        usable = usable & logits.isfinite().all(1)
-        logits = torch.where(usable[:, None], logits, 0)
-        alike = F.cosine_similarity(logits.softmax(1), self.probabilities[None])
-        usable_of_all = self.whole(usable)
-        diversity = _scaled(1 - alike, self.whole(1 - alike), usable_of_all)
-        certainty = _scaled(-entropy(logits), self.whole(-entropy(logits)), usable_of_all)
-        count = self.summed(usable.sum()).clamp_min(1)
-        mean = self.summed(torch.where(usable, diversity, 0).sum()) / count
-        weights = torch.exp(diversity * certainty / self.temperature)
-        return torch.where(usable & (diversity >= mean), weights, 0)
-
-    def _loss(self, logits: Tensor, augmented: Tensor, weights: Tensor, usable: Tensor) -> Tensor:
-        """The soft likelihood ratio of the images, and the cross-entropies of both predictions of each."""
-        kept = (weights > 0)[:, None]
-        log_p, log_q = (torch.where(kept, rows, 0).log_softmax(1) for rows in (logits, augmented))
-        p, q = log_p.exp(), log_q.exp()
-        bounded = p.clamp_max(_LARGEST)
-        ratio = -(bounded * torch.log(bounded / (1 - bounded) + _SMALLEST_RATIO)).sum(1)
-        agreement = -0.5 * (p * log_q + q * log_p).sum(1)
-        count = self.summed(usable.sum()).clamp_min(1) if self.batch_size is None else self.batch_size
-        return (weights * (ratio + agreement)).sum() / count
+    def _learn(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """The embeddings of the images as they are, and the gradient of both losses."""
+        embeddings, gradient = self._lesson(
+            images, self._augmented(images), usable, self.affine, self.probabilities
+        )
+        return embeddings, self.summed(gradient)
 
     def _augmented(self, images: Tensor) -> Tensor:
         drawn = draw((images.shape[2], images.shape[3]), self.generator(place=int(self.seen)))
@@ -252,6 +222,70 @@ class Roid(Method):
         # Without a usable image nothing is known of the classes, and no answer is corrected.
         frequencies = torch.where(count > 0, frequencies, 1.0)
         return logits + frequencies.log() if self.prior == "log" else logits * frequencies
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    """Both passes of a batch, as a function of tensors."""
+
+    classifier: ZeroShotClassifier
+    temperature: float
+    batch_size: int | None
+    statistics: str
+    peers: Peers | None
+
+    def __call__(
+        self, images: Tensor, augmented: Tensor, usable: Tensor, affine: Tensor, probabilities: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The embeddings of the images as they are, and this process's gradient of both losses."""
+        clf = self.classifier
+        with torch.enable_grad():
+            # Leaves of their own for both passes: each is a backward pass through the encoder.
+            first, second = (affine.detach().requires_grad_() for _ in range(2))
+            plain = clf.encode(images, first, statistics=of_batch(self.statistics, usable))
+            weights = self._image_weights(clf.logits(plain.detach()), usable, probabilities)
+            changed = clf.encode(augmented, second, statistics=of_batch(self.statistics, weights > 0))
+            ends = [embeddings.detach().requires_grad_() for embeddings in (plain, changed)]
+            loss = self._loss(clf.logits(ends[0]), clf.logits(ends[1]), weights, usable)
+            to_plain, to_changed = torch.autograd.grad(loss, ends)
+            gradient = clf.gradient((changed * to_changed).sum(), second)
+            gradient = gradient + clf.gradient((plain * to_plain).sum(), first)
+        return plain.detach(), gradient
+
+    @torch.no_grad()
+    def _image_weights(self, logits: Tensor, usable: Tensor, probabilities: Tensor) -> Tensor:
+        """The more diverse and certain, the more an image counts; below the mean diversity, not at all."""
+        usable = usable & logits.isfinite().all(1)
+        logits = torch.where(usable[:, None], logits, 0)
+        alike = F.cosine_similarity(logits.softmax(1), probabilities[None])
+        usable_of_all = self._whole(usable)
+        diversity = _scaled(1 - alike, self._whole(1 - alike), usable_of_all)
+        certainty = _scaled(-entropy(logits), self._whole(-entropy(logits)), usable_of_all)
+        count = self._summed(usable.sum()).clamp_min(1)
+        mean = self._summed(torch.where(usable, diversity, 0).sum()) / count
+        weights = torch.exp(diversity * certainty / self.temperature)
+        return torch.where(usable & (diversity >= mean), weights, 0)
+
+    def _loss(self, logits: Tensor, augmented: Tensor, weights: Tensor, usable: Tensor) -> Tensor:
+        """The soft likelihood ratio of the images, and the cross-entropies of both predictions of each."""
+        kept = (weights > 0)[:, None]
+        log_p, log_q = (torch.where(kept, rows, 0).log_softmax(1) for rows in (logits, augmented))
+        p, q = log_p.exp(), log_q.exp()
+        bounded = p.clamp_max(_LARGEST)
+        ratio = -(bounded * torch.log(bounded / (1 - bounded) + _SMALLEST_RATIO)).sum(1)
+        agreement = -0.5 * (p * log_q + q * log_p).sum(1)
+        count = self._summed(usable.sum()).clamp_min(1) if self.batch_size is None else self.batch_size
+        return (weights * (ratio + agreement)).sum() / count
+
+    def _whole(self, rows: Tensor) -> Tensor:
+        """One row per image of the global batch."""
+        if self.peers is None:
+            return rows
+        return self.peers.gather(rows, self.peers.sizes, "gathering what the images have shown")
+
+    def _summed(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes of a group."""
+        return tensor if self.peers is None else self.peers.total(tensor, "adding up")
 
 
 def _scaled(own: Tensor, every: Tensor, usable: Tensor) -> Tensor:

@@ -169,13 +169,16 @@ class Rotta(Method):
         labels = torch.where(usable, logits.argmax(1), -1)
         # one transfer to the host
         offered = self.whole(torch.stack([labels.double(), entropies.double()], 1)).tolist()
+        arrived = int(self.arrived)  # counting with tensors would take longer than deciding what stays
         for index, (label, entropy) in enumerate(offered):
             if label < 0:
                 continue
             self._remembered.offer(images, index, int(label), entropy)
-            self.arrived = self.arrived + 1
-            if self.arrived % self.interval == 0:
+            arrived += 1
+            if arrived % self.interval == 0:
+                self.arrived = self.arrived.new_tensor(arrived)
                 self._update()
+        self.arrived = self.arrived.new_tensor(arrived)
         self._remembered.settle()
         return Answer(logits, None, usable)
 

@@ -97,16 +97,18 @@ class StatA(EmbeddingMethod):
         neighbour_weights = scale * self._neighbour_weights(embeddings, usable)
         density_weight = scale * self.density_weight * 512 / texts.shape[1]
 
+        images = _Images(embeddings, usable)
         assigned = torch.where(usable[:, None], prior.softmax(1), 0)
-        first = _squared_distances(embeddings, assigned, texts).sum(0) / usable.sum().clamp_min(1)
+        first = images.squared_distances(assigned, texts).sum(0) / usable.sum().clamp_min(1)
         gaussians = _Gaussians(texts, first.expand_as(texts))
         for number in range(self.rounds + 1):
             if number:
-                gaussians = self._estimate(embeddings, assigned, first)
-            evidence = prior + density_weight * gaussians.log_densities(embeddings)
+                gaussians = self._estimate(images, torch.where(usable[:, None], assigned, 0), first)
+            evidence = torch.add(prior, gaussians.log_densities(images), alpha=density_weight)
             for _ in range(self.steps):
-                logits = evidence + neighbour_weights @ assigned
-                assigned = torch.where(usable[:, None], logits.softmax(1), 0)
+                # images that are not usable have no weight, whatever they are assigned to
+                logits = torch.addmm(evidence, neighbour_weights, assigned)
+                assigned = logits.softmax(1)
         return Answer(logits.log_softmax(1), zero_shot, usable)
 
     def _neighbour_weights(self, embeddings: Tensor, usable: Tensor) -> Tensor:
@@ -115,16 +117,38 @@ class StatA(EmbeddingMethod):
         near = torch.where(nearest_others(cosines, usable, self.neighbours), cosines, 0)
         return (near + near.T) / (2 * self.neighbours)
 
-    def _estimate(self, embeddings: Tensor, assigned: Tensor, first: Tensor) -> "_Gaussians":
+    def _estimate(self, images: "_Images", assigned: Tensor, first: Tensor) -> "_Gaussians":
         """The classes' Gaussians: of their images, and of the text the more the fewer images they have."""
         texts = self.classifier.class_embeddings
-        weights = assigned.sum(0)[:, None]
-        counts = membership(assigned.argmax(1), assigned.any(1), len(texts)).sum(0)[:, None]
+        counts = membership(assigned.argmax(1), images.usable, len(texts)).sum(0, dtype=texts.dtype)[:, None]
         share = counts / (counts + self.anchor)
-        means = F.normalize(share * F.normalize(assigned.T @ embeddings, dim=1) + (1 - share) * texts, dim=1)
-        around = _squared_distances(embeddings, assigned, means) / weights.clamp_min(_SMALLEST_WEIGHT)
-        variances = share * around + (1 - share) * (first + (texts - means).square())
+        own = F.normalize(assigned.T @ images.embeddings, dim=1)
+        means = F.normalize(torch.lerp(texts, own, share), dim=1)
+        weights = assigned.sum(0)[:, None].clamp_min(_SMALLEST_WEIGHT)
+        away = texts - means
+        variances = torch.lerp(
+            torch.addcmul(first, away, away), images.squared_distances(assigned, means) / weights, share
+        )
         return _Gaussians(means, variances)
+
+
+class _Images:
+    """A batch and what is computed of it once: on a GPU a round costs what its small kernels cost to start.
+
+    Args:
+        embeddings: ``(B, d)``, 0 for images that are not usable.
+        usable: ``(B,)``.
+    """
+
+    def __init__(self, embeddings: Tensor, usable: Tensor) -> None:
+        self.embeddings, self.usable = embeddings, usable
+        self.with_squares = torch.cat([embeddings.square(), -2 * embeddings], 1)  # (B, 2d)
+
+    def squared_distances(self, assigned: Tensor, centres: Tensor) -> Tensor:
+        """Squared distances from a class's centre in each coordinate, summed by assignment, ``(C, d)``."""
+        squares, minus_twice = (assigned.T @ self.with_squares).chunk(2, 1)
+        weights = assigned.sum(0)[:, None]
+        return torch.addcmul(squares, centres, torch.addcmul(minus_twice, weights, centres)).clamp_min(0)
 
 
 @dataclass(frozen=True)
@@ -134,19 +158,10 @@ class _Gaussians:
     means: Tensor
     variances: Tensor
 
-    def log_densities(self, embeddings: Tensor) -> Tensor:
+    def log_densities(self, images: _Images) -> Tensor:
         """``(B, C)``, without what all classes have in common; no tensor has a size of B x C x d."""
         variances = self.variances.clamp_min(_SMALLEST_VARIANCE)
-        squares = (
-            embeddings.square() @ variances.reciprocal().T
-            - 2 * embeddings @ (self.means / variances).T
-            + (self.means.square() / variances).sum(1)
-        )
-        return -(squares + variances.log().sum(1)) / 2
-
-
-def _squared_distances(embeddings: Tensor, assigned: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances of the images from a class's centre in each coordinate, summed by assignment."""
-    squares = assigned.T @ embeddings.square()
-    mixed = centres * (assigned.T @ embeddings)
-    return (squares - 2 * mixed + assigned.sum(0)[:, None] * centres.square()).clamp_min(0)
+        precisions = variances.reciprocal()
+        weighted = self.means * precisions
+        of_class = torch.addcmul(variances.log(), self.means, weighted).sum(1)
+        return -0.5 * torch.addmm(of_class, images.with_squares, torch.cat([precisions, weighted], 1).T)
