@@ -9,7 +9,6 @@ statistics, or those that a call passes in (``ramen.encoder.batchnorm_statistics
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
+from ramen.encoder.flat_parameters import AffineSlice, FlatParameters
 from ramen.encoder.fused.description import NotCoveredError
 from ramen.encoder.fused.function import FusedFunction, FusedPasses
 from ramen.encoder.fused.readers import read_passes
@@ -34,22 +34,6 @@ from ramen.utils.numerics import plain_numerics
 Router = Callable[[str, Tensor], Tensor | None]
 
 _ADAPTABLE = "LayerNorm, BatchNorm with running statistics, GroupNorm and RMSNorm with a weight"
-
-
-@dataclass(frozen=True)
-class AffineSlice:
-    """Where one parameter of one norm layer is in the flat vector."""
-
-    layer: str
-    kind: str  # "weight" or "bias"
-    start: int
-    stop: int
-    shape: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """The parameter's name in the wrapped module."""
-        return f"{self.layer}.{self.kind}" if self.layer else self.kind
 
 
 class AffineEncoder:
@@ -203,7 +187,7 @@ class AffineEncoder:
         names = {id(norm): name for name, norm in self._norms.items()}
         values = {
             (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
-            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._wiring)
+            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._flat.wiring)
         }
         return norm_layers.with_parameters(self._module, values)
 
@@ -228,27 +212,11 @@ class AffineEncoder:
         self._flatten(found)
 
     def _flatten(self, found: dict[str, nn.Module]) -> None:
-        """Put the norm parameters into one vector; a parameter that two layers share appears once."""
+        """Put the norm parameters into one vector."""
         dtype = torch.promote_types(self.dtype, torch.float32)
-        layout: list[AffineSlice] = []
-        values: list[Tensor] = []
-        index: dict[int, int] = {}
-        self._wiring: list[
-            tuple[norm_layers.Norm, str, int]
-        ] = []  # which slice goes to which layer's parameter
-        for layer_name, layer in found.items():
-            for kind in ("weight", "bias"):
-                value = getattr(layer, kind, None)
-                if not isinstance(value, Tensor):
-                    continue
-                if id(value) not in index:
-                    index[id(value)] = len(layout)
-                    start = layout[-1].stop if layout else 0
-                    stop = start + value.numel()
-                    layout.append(AffineSlice(layer_name, kind, start, stop, tuple(value.shape)))
-                    values.append(value.detach().to(self.device, dtype).flatten())
-                self._wiring.append((self._norms[layer_name], kind, index[id(value)]))
-        self.layout, self.base = tuple(layout), torch.cat(values)
+        self._flat = FlatParameters(found, self._norms, self.device, dtype)
+        self.layout: tuple[AffineSlice, ...] = self._flat.layout
+        self.base: Tensor = self._flat.base
         self._batch_norms = [norm for norm in self._norms.values() if isinstance(norm, norm_layers.BatchNorm)]
         running = [torch.stack([norm.running_mean, norm.running_var]) for norm in self._batch_norms]
         self.base_statistics = torch.cat([self.base.new_empty(2, 0), *(r.to(self.base) for r in running)], 1)
@@ -300,7 +268,7 @@ class AffineEncoder:
         return difference
 
     def _places(self) -> dict[str, AffinePlace]:
-        if len(self._wiring) > len(self.layout):
+        if len(self._flat.wiring) > len(self.layout):
             raise NotCoveredError("some of its norm layers share parameters")
         starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
         return {
@@ -368,11 +336,7 @@ class AffineEncoder:
     def _plain_features(
         self, images: Tensor, affine: Tensor, statistics: Statistics | None, router: Router | None
     ) -> Tensor:
-        pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
-        shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         try:
-            for norm, kind, index in self._wiring:
-                setattr(norm, kind, shaped[index])
             if router is not None:
                 for name, norm in self._norms.items():
                     norm.router = partial(router, name)
@@ -380,13 +344,14 @@ class AffineEncoder:
                 self._hand_out(statistics, len(images))
             own = statistics is not None or router is not None  # every call of them is another function
             module = self._module if own or self._compiled is None else self._compiled
-            features = pooled(module(images))
+            with self._flat.assigned(affine):
+                features = pooled(module(images))
             if statistics is not None:
                 statistics.mixed = self._collected()
             return features
         finally:
             for norm in self._norms.values():
-                norm.weight = norm.bias = norm.statistics = norm.router = None
+                norm.statistics = norm.router = None
 
     def _hand_out(self, statistics: Statistics, batch: int) -> None:
         """Give every BatchNorm layer its part of what the call counts and stores."""
