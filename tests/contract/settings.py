@@ -53,6 +53,7 @@ SETTINGS = [
     ("roid", {"lr": 1e-2, "prior": "off", "filter": "kalman"}),
     ("cotta", {"threshold": 0.0, "loss": "symmetric", "forget": 0.2}),
     ("batclip", {"optimizer": "sgd", "length": "unit", "pairs": "mean", "lr": 1e-2}),
+    ("batclip", {"towers": "image"}),
     ("cliptta", {"iterations": 2, "shots": 1, "learn_from": "memory", "optimizer": "sgd", "lr": 1e-4}),
     ("clipot", {"templates": "single", "predictions": "template", "detach_targets": False}),
     ("moetta", {"experts": 2, "optimizer": "adam", "frozen": 0, "balance": 1.0}),

@@ -93,7 +93,7 @@ class Batclip(Method):
         towers: "both" adapts the text tower too, and needs a classifier that has one, with gradients, as from
             open_clip and transformers; "image" leaves the texts as they are; "auto" is "both" if possible.
         templates: What the text tower is given if it is adapted: a name in ``ramen.prompts.TEMPLATE_SETS`` or
-            strings with ``{}``; the classifier's own if None. The published one is "single".
+            strings with ``{}``. The published one is "single".
         prompts_at_once: How many prompts go through the text tower together, which decides the memory needed.
             If there are more, each goes through it once more for the gradients.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
@@ -125,7 +125,7 @@ class Batclip(Method):
         length: str = "raw",
         pairs: str = "sum",
         towers: str = AUTO,
-        templates: str | Sequence[str] | None = "single",
+        templates: str | Sequence[str] = "single",
         prompts_at_once: int = 1000,
         statistics: str = "source",
         optimizer: str = "adamw",
@@ -147,7 +147,9 @@ class Batclip(Method):
         self._weights = OnlineWeights(
             self, self.optimizer, self.lr, momentum=self.momentum, weight_decay=self.weight_decay
         )
-        self.templates = None if templates is None else prompts.check_templates(templates)
+        if not isinstance(templates, str | Sequence):
+            raise TypeError(f"templates must be a name or strings with {{}}, got {type(templates).__name__}")
+        self.templates = prompts.check_templates(templates)
         self.prompts_at_once = checks.integer("prompts_at_once", prompts_at_once, 1)
         self.towers = checks.choice("towers", towers, TOWERS)
         encode_text = check_classifier(classifier).encode_text
@@ -175,12 +177,8 @@ class Batclip(Method):
                 "ZeroShotClassifier.from_open_clip or from_transformers, give it an encode_text with a "
                 "function affine_prompts, or adapt the image tower alone with towers='image'"
             )
-        templates = self.classifier.templates if self.templates is None else self.templates
-        if templates is None:
-            raise MissingPartError(
-                "templates must be given: the classifier does not know the templates of its class embeddings"
-            )
-        texts = [template.replace("{}", name) for name in self.classifier.classes for template in templates]
+        names = self.classifier.classes
+        texts = [template.replace("{}", name) for name in names for template in self.templates]
         return encode_text.affine_prompts(texts, self.prompts_at_once)
 
     @property
