@@ -42,6 +42,7 @@ SETTINGS = [
     ("oga", {"capacity": 20, "divide_by": "capacity"}),
     ("onzeta", {"horizon": 5, "proxy_share": 1.0}),
     ("zero", {"views": 5, "combined": "mean", "kept": 0.5, "views_at_once": 3}),
+    ("mta", {"views": 4, "augmix": 3.0}),
     ("tps", {"views": 4, "steps": 2, "shift": "shared", "kept": 1.0}),
     ("tpt", {"views": 4, "steps": 2, "kept": 1.0, "prompts_at_once": 5}),
     ("tent", {"optimizer": "sgd", "loss": "come", "lr": 1e-2}),
