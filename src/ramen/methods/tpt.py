@@ -39,8 +39,8 @@ _DECAY = 0.01  # AdamW's own
             "full stop after the name; words and AdamW start afresh for each image",
             "the passes are the image encoder's. The prompts of all classes go through the text tower twice "
             "forward and once back for each image, which takes most of the time if there are many classes",
-            "TPT's code adds AugMix to the views of its ten fine-grained data sets (augmix=1); those of ImageNet "
-            "and its variants are crops alone, as by default here",
+            "TPT's code adds AugMix to the views of its ten fine-grained data sets (augmix=1); those of "
+            "ImageNet and its variants are crops alone, as by default here",
             "the text tower computes in fp32: no scaling of the loss as in TPT's mixed precision",
             RANDOM_VIEWS,
         ),
