@@ -85,7 +85,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     options = {"lr": 5e-4, **options}
     oracle = Oracle(tower_kind, **options)
     clf = testing.small_classifier(tower_kind, dtype="float64")
-    method = ramen.create("batclip", clf, **options)
+    method = ramen.create("batclip", clf, towers="image", **options)
     compare(oracle, method, stream(20, 6))
     assert len(set(oracle.classes)) > 1
     assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
@@ -95,13 +95,13 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
     oracle = Oracle("resnet", 1e-4)
     use_batch_statistics(oracle.model)
     clf = testing.small_classifier("resnet", dtype="float64")
-    compare(oracle, ramen.create("batclip", clf, lr=1e-4, statistics="batch"), stream(20, 6))
+    compare(oracle, ramen.create("batclip", clf, lr=1e-4, towers="image", statistics="batch"), stream(20, 6))
 
 
 def test_one_image_at_a_time_equals_a_mutable_model() -> None:
     """A single class has nothing to be separated from."""
     oracle = Oracle("vit", 5e-4)
-    method = ramen.create("batclip", testing.small_classifier(dtype="float64"), lr=5e-4)
+    method = ramen.create("batclip", testing.small_classifier(dtype="float64"), lr=5e-4, towers="image")
     compare(oracle, method, stream(20, 1))
     assert set(oracle.classes) == {1}
 
@@ -129,13 +129,17 @@ def test_the_terms_by_hand() -> None:
 
 def test_a_batch_without_usable_images_changes_nothing() -> None:
     """Nor does the optimizer's decay."""
-    check_unusable_batch_changes_nothing(ramen.create("batclip", testing.small_classifier(), lr=1e-2))
+    check_unusable_batch_changes_nothing(
+        ramen.create("batclip", testing.small_classifier(), lr=1e-2, towers="image")
+    )
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
 def test_a_refused_image_leaves_no_trace(bad: float) -> None:
     clf = testing.small_classifier()
-    with_bad, without = (ramen.create("batclip", clf, optimizer="sgd", lr=1e-4) for _ in range(2))
+    with_bad, without = (
+        ramen.create("batclip", clf, optimizer="sgd", lr=1e-4, towers="image") for _ in range(2)
+    )
     check_refused_images(with_bad, without, bad)
     assert not torch.equal(without.content()["affine"], clf.encoder.base)
     check_same_content(with_bad, without, atol=1e-4)

@@ -1,9 +1,5 @@
 """TPT against a text tower written out, one image at a time, with torch's AdamW on a parameter."""
 
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,9 +8,9 @@ from torch import Tensor, nn
 import ramen
 from ramen import testing
 from ramen.models.classifier import MissingPartError
-from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
+from ramen.models.open_clip import text_encoder
 from tests.helpers.embedding_streams import stream, tower_features
-from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
+from tests.helpers.text_towers import CLASSES, text_classifier, text_model
 from tests.oracles import view_methods
 from tests.oracles.torchvision_views import views_with_torchvision
 from tests.oracles.view_methods import SCALE, by_entropy
@@ -26,29 +22,6 @@ DEFAULTS = {
     "template": "a photo of a {}.",
     "prompts_at_once": 1000,
 }
-CLASSES = ["cat", "dog", "traffic light"]
-
-
-@cache
-def text_model() -> tuple[nn.Module, object]:
-    with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        name = add_tiny_model(Path(folder), "TptText", TINY_VIT)
-        clip = load_open_clip(name, None).double()
-        with torch.no_grad():
-            for parameter in clip.transformer.parameters():
-                if parameter.ndim == 2:
-                    parameter.mul_(3)  # a fresh tower's words hardly matter
-        return clip, load_tokenizer(name)
-
-
-@cache
-def classifier(kind: str) -> ramen.ZeroShotClassifier:
-    clip, tokenizer = text_model()
-    encode_text = text_encoder(clip, tokenizer)
-    texts = encode_text([f"itap of a {name}." for name in CLASSES])
-    tower = testing.small_tower(kind).double()
-    return ramen.ZeroShotClassifier(tower, texts, SCALE, classes=CLASSES, encode_text=encode_text)
 
 
 def embed(context: Tensor) -> Tensor:
@@ -99,7 +72,7 @@ def published(embeddings: Tensor, settings: dict) -> Tensor:
 )
 def test_equals_one_image_at_a_time(batches: int, views: int, changes: dict, tower_kind: str) -> None:
     settings = DEFAULTS | changes
-    clf = classifier(tower_kind)
+    clf = text_classifier(tower_kind)
     method = ramen.create("tpt", clf, views=views, seed=3, **settings)
     plain = ramen.create("clip", clf)
     furthest = 0.0
@@ -113,7 +86,7 @@ def test_equals_one_image_at_a_time(batches: int, views: int, changes: dict, tow
 
 
 def test_a_rate_of_zero_is_the_single_template(tower_kind: str) -> None:
-    clf, images = classifier(tower_kind), stream(1)[0]
+    clf, images = text_classifier(tower_kind), stream(1)[0]
     out = ramen.create("tpt", clf, lr=0.0, views=3).predict(images)
     expected = ramen.create("clip", clf).predict(images)
     torch.testing.assert_close(out.logits, expected.logits, rtol=0, atol=1e-5)  # whose texts are in fp32
@@ -121,7 +94,7 @@ def test_a_rate_of_zero_is_the_single_template(tower_kind: str) -> None:
 
 
 def test_other_templates_have_other_words() -> None:
-    clf, images = classifier("vit"), stream(1)[0]
+    clf, images = text_classifier("vit"), stream(1)[0]
     method = ramen.create("tpt", clf, lr=0.0, views=2, template="itap of a {}.")
     assert method._prompts.start.shape[0] == len(text_model()[1](["itap of a"])[0].nonzero()) - 2
     out = method.predict(images)
@@ -162,7 +135,7 @@ def test_the_text_tower_runs_as_often_as_stated(monkeypatch: pytest.MonkeyPatch)
         rows.append(len(tokens))
         return original(self, tokens, normalize)
 
-    clf = classifier("vit")
+    clf = text_classifier("vit")
     monkeypatch.setattr(type(clip), "encode_text", counted)
     method = ramen.create("tpt", clf, views=2)
     assert rows == [3]

@@ -88,6 +88,38 @@ def test_sample_gradients_equal_single_backward_passes(family: str) -> None:
         torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_as_a_function_of_norm_parameters(family: str) -> None:
+    """Against the same model, whose norm parameters are written over one after the other."""
+    clf, _ = classifier(family)
+    texts = ["a photo of a cat", "the polar bear", "good"]
+    prompts = clf.encode_text.affine_prompts(texts, 2)
+    torch.testing.assert_close(prompts(prompts.base), clf.encode_text(texts), rtol=0, atol=1e-6)
+    moved = prompts.base + 0.1 * torch.randn(len(prompts.base), generator=torch.Generator().manual_seed(0))
+    found = prompts(moved)
+    assert (found - clf.encode_text(texts)).abs().max() > 1e-3
+
+    tower, values = clf.encode_text._model, dict(clf.encode_text._model.named_parameters())
+    written = {piece.name: moved[piece.start : piece.stop] for piece in prompts._flat.layout}
+    originals = {name: values[name].detach().clone() for name in written}
+    assert torch.equal(torch.cat([value.flatten() for value in originals.values()]), prompts.base)
+    try:
+        for name, value in written.items():
+            values[name].data.copy_(value.view_as(values[name]))
+        torch.testing.assert_close(found, clf.encode_text(texts), rtol=0, atol=1e-6)
+    finally:
+        for name, value in originals.items():
+            values[name].data.copy_(value)
+    assert tower.training is False
+    affine = moved.requires_grad_()
+    target = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    (gradient,) = torch.autograd.grad((prompts(affine) * target).sum(), affine)
+    step = 1e-2 * gradient / gradient.norm()  # along it the product grows as fast as its length says
+    with torch.no_grad():
+        ends = [float((prompts(affine + sign * step) * target).sum()) for sign in (1, -1)]
+    assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(float(gradient.norm()), rel=1e-2)
+
+
 @pytest.mark.parametrize("family", ["CLIP", "Siglip", "ChineseCLIP"])
 @pytest.mark.parametrize("size", [(50, 33), (31, 64), (224, 301), (7, 5), (32, 32), (43, 32)])
 def test_preprocessing_is_the_processors_own(family: str, size: tuple[int, int]) -> None:

@@ -10,11 +10,13 @@ from tests.helpers.embedding_streams import tower_features
 from tests.oracles.torchvision_views import views_with_torchvision
 
 SCALE = 30.0
-VIEW_DEFAULTS = {"views": 64, "smallest_crop": 0.08, "views_at_once": 64, "seed": 0}
+VIEW_DEFAULTS = {"views": 64, "smallest_crop": 0.08, "augmix": 0.0, "views_at_once": 64, "seed": 0}
 WRONG_VIEWS: list[tuple[dict, str]] = [
     ({"views": 0}, "views must be at least 1, got 0"),
     ({"smallest_crop": 0}, "smallest_crop must be finite and above 0, got 0"),
     ({"smallest_crop": 1.5}, "smallest_crop must be at most 1, got 1.5"),
+    ({"augmix": 0.01}, "augmix must be 0 or between 0.1 and 10, got 0.01"),
+    ({"augmix": 11}, "augmix must be 0 or between 0.1 and 10, got 11"),
     ({"views_at_once": 0}, "views_at_once must be at least 1, got 0"),
 ]
 

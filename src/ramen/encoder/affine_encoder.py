@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import Statistics
+from ramen.encoder.flat_parameters import AffineSlice
 from ramen.encoder.fused.description import NotCoveredError
 from ramen.encoder.fused.function import FusedFunction, FusedPasses
 from ramen.encoder.fused.readers import read_passes
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
-from ramen.encoder.own_passes import AffineSlice, OwnPasses, Router
+from ramen.encoder.own_passes import OwnPasses, Router
 from ramen.encoder.probe import probe, relative_error
 from ramen.encoder.whole_models import image_tower
 from ramen.utils.devices import parse_device, parse_dtype

@@ -1,40 +1,20 @@
-"""The module's own forward pass, with norm parameters that a call hands out to its layers.
-
-The weights and biases of all norm layers are one vector of ``G`` numbers, layer after layer in module order,
-weight before bias; a parameter that two layers share appears once.
-"""
+"""The module's own forward pass, with norm parameters that a call hands out to its layers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ramen.encoder.batchnorm_statistics import LayerStatistics, Statistics
-from ramen.encoder.norm_layers import BatchNorm, Norm, replace_norms, with_parameters
+from ramen.encoder.flat_parameters import AffineSlice, FlatParameters
+from ramen.encoder.norm_layers import BatchNorm, replace_norms, with_parameters
 from ramen.encoder.probe import pooled
 from ramen.kernels.norm import AffinePlace
 
 # Of a norm layer's name and the means of its input, one row per image ``(B, *shape)``: what is added to its
 # norm parameters, weight before bias, one row per image ``(B, size)``; None for nothing.
 Router = Callable[[str, Tensor], Tensor | None]
-
-
-@dataclass(frozen=True)
-class AffineSlice:
-    """Where one parameter of one norm layer is in the flat vector."""
-
-    layer: str
-    kind: str  # "weight" or "bias"
-    start: int
-    stop: int
-    shape: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """The parameter's name in the wrapped module."""
-        return f"{self.layer}.{self.kind}" if self.layer else self.kind
 
 
 class OwnPasses:
@@ -60,23 +40,9 @@ class OwnPasses:
         self.module, self.norms = replace_norms(module, adapted, device, dtype)
         self._compiled: Callable[[Tensor], object] | None = None
         exact = torch.promote_types(dtype, torch.float32)
-        layout: list[AffineSlice] = []
-        values: list[Tensor] = []
-        index: dict[int, int] = {}
-        self._wiring: list[tuple[Norm, str, int]] = []  # which slice goes to which layer's parameter
-        for layer_name, layer in adapted.items():
-            for kind in ("weight", "bias"):
-                value = getattr(layer, kind, None)
-                if not isinstance(value, Tensor):
-                    continue
-                if id(value) not in index:
-                    index[id(value)] = len(layout)
-                    start = layout[-1].stop if layout else 0
-                    stop = start + value.numel()
-                    layout.append(AffineSlice(layer_name, kind, start, stop, tuple(value.shape)))
-                    values.append(value.detach().to(device, exact).flatten())
-                self._wiring.append((self.norms[layer_name], kind, index[id(value)]))
-        self.layout, self.base = tuple(layout), torch.cat(values)
+        self._flat = FlatParameters(adapted, self.norms, device, exact)
+        self.layout: tuple[AffineSlice, ...] = self._flat.layout
+        self.base: Tensor = self._flat.base
         self._batch_norms = [norm for norm in self.norms.values() if isinstance(norm, BatchNorm)]
         running = [torch.stack([norm.running_mean, norm.running_var]) for norm in self._batch_norms]
         self.base_statistics = torch.cat([self.base.new_empty(2, 0), *(r.to(self.base) for r in running)], 1)
@@ -99,26 +65,23 @@ class OwnPasses:
             router: What every norm layer asks.
             may_be_compiled: Whether a module that was compiled is to be called so.
         """
-        pieces = affine.split([s.stop - s.start for s in self.layout], dim=-1)
-        shaped = [p.reshape(*affine.shape[:-1], *s.shape) for p, s in zip(pieces, self.layout, strict=True)]
         module: Callable[[Tensor], object] = self.module
         if self._compiled is not None and may_be_compiled and statistics is None and router is None:
             module = self._compiled  # with statistics or a router every call would be compiled again
         try:
-            for norm, kind, index in self._wiring:
-                setattr(norm, kind, shaped[index])
             if router is not None:
                 for name, norm in self.norms.items():
                     norm.router = partial(router, name)
             if statistics is not None:
                 self._hand_out(statistics, len(images))
-            features = pooled(module(images))
+            with self._flat.assigned(affine):
+                features = pooled(module(images))
             if statistics is not None:
                 statistics.mixed = self._collected()
             return features
         finally:
             for norm in self.norms.values():
-                norm.weight = norm.bias = norm.statistics = norm.router = None
+                norm.statistics = norm.router = None
 
     def compile(self) -> None:
         """Let torch.compile compile the module when it is called."""
@@ -131,7 +94,7 @@ class OwnPasses:
 
     def places(self) -> dict[str, AffinePlace] | None:
         """Where each norm layer has its parameters in the flat vector; None if some share theirs."""
-        if len(self._wiring) > len(self.layout):
+        if len(self._flat.wiring) > len(self.layout):
             return None
         starts = {(piece.layer, piece.kind): piece.start for piece in self.layout}
         return {
@@ -146,7 +109,7 @@ class OwnPasses:
         names = {id(norm): name for name, norm in self.norms.items()}
         values = {
             (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
-            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._wiring)
+            for norm, kind, piece in ((norm, kind, self.layout[i]) for norm, kind, i in self._flat.wiring)
         }
         return with_parameters(self.module, values)
 

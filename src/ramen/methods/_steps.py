@@ -218,23 +218,27 @@ def joint_gradient(
     classifier: ZeroShotClassifier,
     images: Tensor,
     affine: Tensor,
-    loss: Callable[[Tensor], Tensor],
+    loss: Callable[..., Tensor],
     statistics: Statistics | None = None,
     *,
     normalize: bool = True,
+    others: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One forward and one backward pass for a ``loss`` of embeddings in which the images of a batch meet.
 
-    Embeddings have unit length, unless ``normalize`` is False.
+    Embeddings have unit length, unless ``normalize`` is False. With ``others``, parameters ``(H,)`` of
+    something else, the loss is one of the embeddings and of these.
 
     Returns:
-        The embeddings and the gradient ``(G,)``. One image that overflows spoils the gradient, also if the
-        loss leaves it out: see ``refuse_overflowing``.
+        The embeddings and the gradient ``(G,)``, or ``(G + H,)`` if there are ``others``. One image that
+        overflows spoils the gradient, also if the loss leaves it out: see ``refuse_overflowing``.
     """
+    given = [affine] if others is None else [affine, others.to(affine)]
     with torch.enable_grad():
-        affine = affine.detach().requires_grad_()
+        parameters = torch.cat(given).detach().requires_grad_()
+        affine, *rest = parameters.split([len(part) for part in given])
         embeddings = classifier.encode(images, affine, statistics=statistics, normalize=normalize)
-        gradient = classifier.gradient(loss(embeddings), affine)
+        gradient = classifier.gradient(loss(embeddings, *rest), parameters)
     return embeddings.detach(), gradient
 
 
@@ -243,10 +247,11 @@ def loss_gradient(
     images: Tensor,
     affine: Tensor,
     usable: Tensor,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    loss: Callable[..., Tensor],
     *,
     statistics: str = "source",
     normalize: bool = True,
+    others: Tensor | None = None,
     peers: Peers | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One forward and one backward pass of a batch that shares its norm parameters, for any loss.
@@ -256,16 +261,18 @@ def loss_gradient(
         images: The batch.
         affine: Its norm parameters ``(G,)``.
         usable: Which images may leave a trace.
-        loss: Of the unit embeddings ``(B, d)``, with gradients, and of which images are usable. It is called
-            again if an image overflows, so it must not keep anything. In a group it returns this process's
-            part of a sum over all processes.
+        loss: Of the unit embeddings ``(B, d)``, with gradients, of which images are usable, and of
+            ``others`` if they are given. It is called again if an image overflows, so it must not keep
+            anything. In a group it returns this process's part of a sum over all processes.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images.
         normalize: If False, embeddings have the length that the encoder gives them.
+        others: Parameters ``(H,)`` of something else that the loss depends on.
         peers: The processes of a group; only this one if not given.
 
     Returns:
-        The embeddings, the gradient ``(G,)``, and which images were usable in the end.
+        The embeddings, the gradient ``(G,)``, or ``(G + H,)`` if there are ``others``, and which images were
+        usable in the end.
     """
 
     def passes() -> tuple[Tensor, Tensor]:
@@ -273,9 +280,10 @@ def loss_gradient(
             classifier,
             images,
             affine,
-            lambda found: loss(found, usable),
+            lambda found, *rest: loss(found, usable, *rest),
             of_batch(statistics, usable),
             normalize=normalize,
+            others=others,
         )
         return embeddings, gradient if peers is None else peers.total(gradient, "adding up gradients")
 

@@ -7,12 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ramen.images.augmix import STRONGEST, WEAKEST, mixed_views
 from ramen.images.views import random_views
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
+from ramen.methods._normalised_pixels import NormalisedPixels
 from ramen.methods._steps import entropy
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
+from ramen.utils.pair_scores import row_keys
 from ramen.utils.peers import Group
 
 
@@ -25,6 +28,7 @@ class ViewMethod(Method):
         classifier: What it adapts.
         views: How many views of each image, itself among them.
         smallest_crop: The least share of the image's area that a view shows.
+        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
         views_at_once: How many views go through the encoder together, which decides the memory needed.
         seed: Decides which views are drawn.
         group: As for every method.
@@ -38,6 +42,7 @@ class ViewMethod(Method):
         *,
         views: int,
         smallest_crop: float,
+        augmix: float,
         views_at_once: int,
         seed: int = 0,
         group: Group = None,
@@ -45,6 +50,8 @@ class ViewMethod(Method):
         super().__init__(classifier, seed=seed, group=group)
         self.views = checks.integer("views", views, 1)
         self.smallest_crop = check_share("smallest_crop", smallest_crop)
+        self.augmix = _check_severity(augmix)
+        self._pixels = NormalisedPixels(self.info.name, classifier) if self.augmix else None
         self.views_at_once = checks.integer("views_at_once", views_at_once, 1)
         self._encode = self.record(partial(_encode, classifier))
 
@@ -75,9 +82,25 @@ class ViewMethod(Method):
         texts = self.classifier.class_embeddings
         found = []
         for part in images.to(texts.dtype).split(max(1, self.views_at_once // self.views)):
-            views = random_views(part, self.views, self.smallest_crop, self.seed).flatten(0, 1)
+            views = self._views_of(part).flatten(0, 1)
             found += [self._encode(piece)[0] for piece in views.split(self.views_at_once)]
         return torch.cat(found).view(len(images), self.views, -1)
+
+    def _views_of(self, images: Tensor) -> Tensor:
+        """``(B, views, 3, H, W)``; the first is the image, and is never changed."""
+        views = random_views(images, self.views, self.smallest_crop, self.seed)
+        if self._pixels is None or self.views == 1:
+            return views
+        keys = row_keys(images.float())
+        mixed = partial(mixed_views, keys=keys, severity=self.augmix, seed=self.seed)
+        return torch.cat([views[:, :1], self._pixels.changed(views[:, 1:], mixed)], 1)
+
+
+def _check_severity(augmix: object) -> float:
+    severity = checks.number("augmix", augmix, 0)
+    if severity and not WEAKEST <= severity <= STRONGEST:
+        raise ValueError(f"augmix must be 0 or between {WEAKEST} and {STRONGEST}, got {severity:g}")
+    return severity
 
 
 def _encode(classifier: ZeroShotClassifier, images: Tensor) -> tuple[Tensor]:

@@ -1,7 +1,11 @@
-"""BATCLIP's image tower: class means of a batch move towards their texts and away from each other.
+"""BATCLIP: class means of a batch move towards their texts and away from each other, in both towers.
 
 Maharana, Zhang, Guo, "BATCLIP: Bimodal Online Test-Time Adaptation for CLIP", ICCV 2025.
 """
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,42 +14,65 @@ from torch import Tensor
 from ramen.encoder.batchnorm_statistics import choose
 from ramen.memory.class_means import membership
 from ramen.methods._answers import Answer
-from ramen.methods._base import Method
+from ramen.methods._base import Method, check_classifier
 from ramen.methods._info import MethodInfo
 from ramen.methods._online_weights import OPTIMIZERS, OnlineWeights
+from ramen.methods._parameters import AUTO
 from ramen.methods._registry import register
 from ramen.methods._steps import loss_gradient, mean_entropy
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.models import prompts
+from ramen.models.affine_prompts import AffinePrompts, AffineTextEncoder
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
 
+TOWERS = (AUTO, "both", "image")
 LENGTHS = ("raw", "unit")
 PAIRS = ("sum", "mean")
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Class embeddings ``(C, d)`` with the norm parameters of the text tower that they came from."""
+
+    affine: Tensor
+    embeddings: Tensor
+
+    def gradient(self, of_embeddings: Tensor) -> Tensor:
+        """The gradient of the norm parameters for one of the class embeddings."""
+        (found,) = torch.autograd.grad(
+            self.embeddings, self.affine, of_embeddings.view_as(self.embeddings), materialize_grads=True
+        )
+        return found
 
 
 @register(
     MethodInfo(
         name="batclip",
-        title="BATCLIP, its image tower: class means matched with texts and separated",
+        title="BATCLIP: class means matched with texts and separated, in both towers",
         venue="ICCV 2025",
         paper="https://arxiv.org/abs/2412.02837",
-        updates="weight and bias of all norm layers of the image tower, online: never reset",
+        updates="weight and bias of all norm layers of the image tower, and of the text tower if there is "
+        "one, online: never reset",
         predicts_with="the forward pass before the update",
         batch_dependent=False,
         forwards=1,
         backwards=1,
         notes=(
-            "a variant, half of the method: BATCLIP also trains the LayerNorms of the text tower and encodes "
-            "the prompts anew for every batch. Here texts are fixed vectors, as a classifier's text tower is "
-            "a function without gradients. According to its paper, separation, which no text takes part in, "
-            "has most of the gain",
+            "BATCLIP trains both towers. If the classifier came without its text tower, texts are fixed "
+            "vectors (towers='image'), which is a variant: according to its paper, separation, which no text "
+            "takes part in, has most of the gain",
+            "the passes are the image encoder's. With both towers the prompts of all classes also go through "
+            "the text tower once forward and once back for each batch, which takes most of the time if there "
+            "are many classes; they do not depend on the size of the batch. These steps are not recorded",
             "from BATCLIP's code: the three terms with equal weights, means over the batch alone, AdamW",
             "as in BATCLIP's code, means to be matched are of embeddings as the tower returns them, about 10 "
             "long for OpenAI's ViT-B/16: another tower's length is another weight. length='unit' takes unit "
             "embeddings",
             "as in BATCLIP's code, separation is a sum over pairs of predicted classes: it grows with the "
             "square of their number, and dominates from 100 classes on. pairs='mean' takes the mean",
-            "the classifier's own class embeddings; BATCLIP has one template, 'a photo of a {}.'",
+            "with both towers BATCLIP's template, 'a photo of a {}.'; of several templates the average. With "
+            "the image tower alone the classifier's own class embeddings",
             "BATCLIP is reset after each corruption, and so are single domains here; mixed streams are one",
             "BatchNorm keeps its running statistics; BATCLIP's own code uses the batch's "
             "(statistics='batch')",
@@ -63,6 +90,12 @@ class Batclip(Method):
         length: Of the embeddings that are averaged for the match: "raw", as the tower returns them, or
             "unit". Separation uses the directions of the means in both cases.
         pairs: Separation is the "sum" or the "mean" over the ordered pairs of predicted classes.
+        towers: "both" adapts the text tower too, and needs a classifier that has one, with gradients, as from
+            open_clip and transformers; "image" leaves the texts as they are; "auto" is "both" if possible.
+        templates: What the text tower is given if it is adapted: a name in ``ramen.prompts.TEMPLATE_SETS`` or
+            strings with ``{}``. The published one is "single".
+        prompts_at_once: How many prompts go through the text tower together, which decides the memory needed.
+            If there are more, each goes through it once more for the gradients.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
             those of the usable images of the current batch.
         optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
@@ -74,11 +107,13 @@ class Batclip(Method):
         group: As for every method.
     """
 
-    state_parameters = ("statistics", "optimizer")
+    state_parameters = ("statistics", "optimizer", "towers")
+    later_parameters: ClassVar[Mapping[str, Any]] = {"towers": "image"}
     recordable = True
     joins_groups = True
 
     affine: Tensor
+    text_affine: Tensor
 
     def __init__(
         self,
@@ -89,6 +124,9 @@ class Batclip(Method):
         *,
         length: str = "raw",
         pairs: str = "sum",
+        towers: str = AUTO,
+        templates: str | Sequence[str] = "single",
+        prompts_at_once: int = 1000,
         statistics: str = "source",
         optimizer: str = "adamw",
         momentum: float = 0.9,
@@ -109,6 +147,44 @@ class Batclip(Method):
         self._weights = OnlineWeights(
             self, self.optimizer, self.lr, momentum=self.momentum, weight_decay=self.weight_decay
         )
+        if not isinstance(templates, str | Sequence):
+            raise TypeError(f"templates must be a name or strings with {{}}, got {type(templates).__name__}")
+        self.templates = prompts.check_templates(templates)
+        self.prompts_at_once = checks.integer("prompts_at_once", prompts_at_once, 1)
+        self.towers = checks.choice("towers", towers, TOWERS)
+        encode_text = check_classifier(classifier).encode_text
+        has_tower = isinstance(encode_text, AffineTextEncoder)
+        if self.towers == AUTO:
+            self.towers = "both" if has_tower else "image"
+            self.chosen["towers"] = f"the classifier has {'its' if has_tower else 'no'} text tower to adapt"
+        if self.towers == "both":
+            self._prompts = self._as_function(encode_text)
+            self._text_weights = OnlineWeights(
+                self,
+                self.optimizer,
+                self.lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                start=self._prompts.base.to(classifier.encoder.base),
+                prefix="text_",
+            )
+
+    def _as_function(self, encode_text: object) -> AffinePrompts:
+        """The prompts of all classes as a function of the text tower's norm parameters."""
+        if not isinstance(encode_text, AffineTextEncoder):
+            raise MissingPartError(
+                "method 'batclip' with towers='both' adapts the text tower: load the model with "
+                "ZeroShotClassifier.from_open_clip or from_transformers, give it an encode_text with a "
+                "function affine_prompts, or adapt the image tower alone with towers='image'"
+            )
+        names = self.classifier.classes
+        texts = [template.replace("{}", name) for name in names for template in self.templates]
+        return encode_text.affine_prompts(texts, self.prompts_at_once)
+
+    @property
+    def records_steps(self) -> bool:
+        """Not with both towers: nobody knows what a text tower of another library does on the host."""
+        return super().records_steps and self.towers == "image"
 
     @property
     def batch_dependent(self) -> bool:
@@ -117,26 +193,45 @@ class Batclip(Method):
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the weights so far, then take one step."""
+        clf = self.classifier
+        texts = self._texts() if self.towers == "both" else None
         embeddings, gradient, usable = loss_gradient(
-            self.classifier,
+            clf,
             images,
             self.affine,
             usable,
             self._loss,
             statistics=self.statistics,
             normalize=False,
+            others=None if texts is None else texts.embeddings.detach().flatten(),
             peers=self.peers,
         )
-        self._weights.step(gradient, taken=self.whole(usable).any())
-        return Answer(self.classifier.logits(F.normalize(embeddings, dim=1)), None, usable)
+        taken = self.whole(usable).any()
+        self._weights.step(gradient[: len(self.affine)], taken=taken)
+        if texts is not None:
+            self._text_weights.step(texts.gradient(gradient[len(self.affine) :]), taken=taken)
+        vectors = None if texts is None else texts.embeddings.detach()
+        return Answer(clf.logits(F.normalize(embeddings, dim=1), vectors), None, usable)
 
-    def _loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
-        """The mean entropy, less the match of class means and texts, less the separation of the means."""
+    def _texts(self) -> "_Texts":
+        """One forward pass of the text tower, with the class embeddings that it gives."""
         clf = self.classifier
+        with torch.enable_grad():
+            affine = self.text_affine.detach().requires_grad_()
+            each = self._prompts(affine).to(clf.class_embeddings)
+            return _Texts(affine, prompts.average_templates(each.view(clf.num_classes, -1, each.shape[-1])))
+
+    def _loss(self, embeddings: Tensor, usable: Tensor, texts: Tensor | None = None) -> Tensor:
+        """The mean entropy, less the match of class means and texts, less the separation of the means.
+
+        ``texts`` are the class embeddings in one row; the classifier's own if not given.
+        """
+        clf = self.classifier
+        vectors = clf.class_embeddings if texts is None else texts.view_as(clf.class_embeddings)
         usable = usable & embeddings.detach().isfinite().all(1)
         embeddings = torch.where(usable[:, None], embeddings, 1)  # not 0, which has no direction
         unit = F.normalize(embeddings, dim=1)
-        logits = clf.logits(unit)
+        logits = clf.logits(unit, vectors)
         entropies = mean_entropy(logits, usable) * usable.sum() / self.summed(usable.sum()).clamp_min(1)
 
         of_class = membership(self.whole(logits.detach().argmax(1)), self.whole(usable), clf.num_classes)
@@ -146,7 +241,9 @@ class Batclip(Method):
         shares = of_class.to(embeddings.dtype) / images.clamp_min(1)
         means = shares.T @ self.whole_with_gradients(embeddings)
         matched = shares.T @ self.whole_with_gradients(unit) if self.length == "unit" else means
-        match = (matched * clf.class_embeddings).sum() / classes.clamp_min(1)
+        if self.peers is not None:  # each process has the whole match, but the gradients are added up
+            vectors = torch.lerp(vectors.detach(), vectors, 1 / self.peers.size)
+        match = (matched * vectors).sum() / classes.clamp_min(1)
 
         # The sum over ordered pairs of 1 less their cosine, by the length of the sum of unit vectors.
         directions = F.normalize(torch.where(present[:, None], means, 1), dim=1)

@@ -58,6 +58,8 @@ class Mta(ViewMethod):
         rounds: How often scores and mode are estimated in turns, and the most steps of each.
         views: How many views of each image, itself among them.
         smallest_crop: The least share of the image's area that a view shows.
+        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
+            TPT's own code: 1 for fine-grained data sets, else none.
         views_at_once: How many views go through the encoder together, which decides the memory needed.
         seed: Decides which views are drawn.
         group: As for every method.
@@ -73,6 +75,7 @@ class Mta(ViewMethod):
         rounds: int = 5,
         views: int = 64,
         smallest_crop: float = 0.08,
+        augmix: float = 0.0,
         views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
@@ -81,6 +84,7 @@ class Mta(ViewMethod):
             classifier,
             views=views,
             smallest_crop=smallest_crop,
+            augmix=augmix,
             views_at_once=views_at_once,
             seed=seed,
             group=group,

@@ -56,6 +56,8 @@ class Tps(ViewMethod):
         shift: "class" for a shift of its own for each class, "shared" for one that all have in common.
         views: How many views of each image, itself among them.
         smallest_crop: The least share of the image's area that a view shows.
+        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
+            TPT's own code: 1 for fine-grained data sets, else none.
         views_at_once: How many views go through the encoder together, which decides the memory needed.
         seed: Decides which views are drawn.
         group: As for every method.
@@ -71,6 +73,7 @@ class Tps(ViewMethod):
         shift: str = "class",
         views: int = 64,
         smallest_crop: float = 0.08,
+        augmix: float = 0.0,
         views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
@@ -79,6 +82,7 @@ class Tps(ViewMethod):
             classifier,
             views=views,
             smallest_crop=smallest_crop,
+            augmix=augmix,
             views_at_once=views_at_once,
             seed=seed,
             group=group,

@@ -39,7 +39,8 @@ _DECAY = 0.01  # AdamW's own
             "full stop after the name; words and AdamW start afresh for each image",
             "the passes are the image encoder's. The prompts of all classes go through the text tower twice "
             "forward and once back for each image, which takes most of the time if there are many classes",
-            "TPT's code adds AugMix to the views of fine-grained data sets, which is not done here",
+            "TPT's code adds AugMix to the views of its ten fine-grained data sets (augmix=1); those of "
+            "ImageNet and its variants are crops alone, as by default here",
             "the text tower computes in fp32: no scaling of the loss as in TPT's mixed precision",
             RANDOM_VIEWS,
         ),
@@ -58,6 +59,8 @@ class Tpt(ViewMethod):
             one image; decides the memory needed.
         views: How many views of each image, itself among them.
         smallest_crop: The least share of the image's area that a view shows.
+        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
+            TPT's own code: 1 for fine-grained data sets, else none.
         views_at_once: How many views go through the encoder together, which decides the memory needed.
         seed: Decides which views are drawn.
         group: As for every method.
@@ -74,6 +77,7 @@ class Tpt(ViewMethod):
         prompts_at_once: int = 1000,
         views: int = 64,
         smallest_crop: float = 0.08,
+        augmix: float = 0.0,
         views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
@@ -89,6 +93,7 @@ class Tpt(ViewMethod):
             classifier,
             views=views,
             smallest_crop=smallest_crop,
+            augmix=augmix,
             views_at_once=views_at_once,
             seed=seed,
             group=group,

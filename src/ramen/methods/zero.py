@@ -62,6 +62,8 @@ class Zero(ViewMethod):
             mean of the views' embeddings.
         views: How many views of each image, itself among them.
         smallest_crop: The least share of the image's area that a view shows.
+        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
+            TPT's own code: 1 for fine-grained data sets, else none.
         views_at_once: How many views go through the encoder together, which decides the memory needed.
         seed: Decides which views are drawn.
         group: As for every method.
@@ -75,6 +77,7 @@ class Zero(ViewMethod):
         combined: str = "votes",
         views: int = 64,
         smallest_crop: float = 0.08,
+        augmix: float = 0.0,
         views_at_once: int = 64,
         seed: int = 0,
         group: Group = None,
@@ -83,6 +86,7 @@ class Zero(ViewMethod):
             classifier,
             views=views,
             smallest_crop=smallest_crop,
+            augmix=augmix,
             views_at_once=views_at_once,
             seed=seed,
             group=group,

@@ -141,12 +141,12 @@ class Constructors:
             prompts.check_distinct_prompts(loaded.tokenize, names, templates)
         return cls(
             AffineEncoder(loaded.image_tower, device=device, dtype=dtype, fused=fused),
-            prompts.embed_classes(loaded.encode_text, names, templates),
+            prompts.embed_classes(loaded.text, names, templates),
             loaded.logit_scale if logit_scale is None else logit_scale,
             classes=names,
             templates=templates,
             preprocess=loaded.preprocess,
-            encode_text=loaded.encode_text,
+            encode_text=loaded.text,
             fused=fused,
             allow_same_names=allow_same_names,
             logit_bias=loaded.logit_bias,

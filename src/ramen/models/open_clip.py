@@ -1,13 +1,14 @@
 """Models and tokenizers of open_clip, with errors that say which argument is wrong."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ramen.models.affine_prompts import TowerPrompts
 from ramen.models.checkpoint_files import is_torchscript, read_torchscript, uses_quick_gelu
 from ramen.models.context_prompts import ContextPrompts, OpenClipPrompts, tower_with_tokens
 from ramen.models.downloads_needed import check_downloads
@@ -132,7 +133,7 @@ def text_encoder(clip: nn.Module, tokenizer: Tokenizer) -> TextEncoder:
 
 
 class _TextEncoder:
-    """From texts to unit embeddings."""
+    """From texts to unit embeddings; also as a function of norm parameters."""
 
     def __init__(self, clip: nn.Module, tokenizer: Tokenizer) -> None:
         self._clip: Any = clip
@@ -140,9 +141,20 @@ class _TextEncoder:
 
     @torch.no_grad()
     def __call__(self, texts: list[str]) -> Tensor:
-        tokens = self._tokenizer(texts).to(next(self._clip.parameters()).device)
-        embeddings: Tensor = self._clip.encode_text(tokens, normalize=True)
+        embeddings: Tensor = self._clip.encode_text(self._tokens(texts), normalize=True)
         return embeddings
+
+    def affine_prompts(self, texts: Sequence[str], at_once: int) -> TowerPrompts:
+        """These texts as a function of the text tower's norm parameters."""
+
+        def embed(clip: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+            embeddings: Tensor = clip.encode_text(inputs["tokens"])
+            return embeddings
+
+        return TowerPrompts(self._clip, {"tokens": self._tokens(list(texts))}, embed, at_once)
+
+    def _tokens(self, texts: list[str]) -> Tensor:
+        return self._tokenizer(texts).to(next(self._clip.parameters()).device)
 
     def __deepcopy__(self, memo: object) -> "_TextEncoder":
         return self  # a text tower is large, and never changes

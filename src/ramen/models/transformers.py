@@ -13,6 +13,7 @@ from ramen.encoder.norm_layers import private_copy
 from ramen.encoder.probe import pooled
 from ramen.encoder.whole_models import ImageHalf
 from ramen.images.preprocess import Preprocess
+from ramen.models.affine_prompts import TowerPrompts
 from ramen.models.downloads_needed import check_hub_repository
 
 _INSTALL = "pip install 'ramen-tta[transformers]'"
@@ -35,10 +36,6 @@ class TwoTowers:
         """Token numbers ``(texts, length)``."""
         tokens: Tensor = self.text.tokens(texts)["input_ids"]
         return tokens
-
-    def encode_text(self, texts: list[str]) -> Tensor:
-        """Unit embeddings of texts."""
-        return self.text(texts)
 
 
 def load_transformers(
@@ -144,7 +141,10 @@ def _number(model: Any, name: str, default: float) -> float:
 
 
 class TransformersText:
-    """From texts to unit embeddings, with the model's own tokenizer and text tower."""
+    """From texts to unit embeddings, with the model's own tokenizer and text tower.
+
+    Also as a function of the tower's norm parameters.
+    """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         for part in ("vision_model", "visual_projection"):  # only the text tower is needed
@@ -169,9 +169,18 @@ class TransformersText:
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Unit embeddings ``(n, d)``."""
-        tokens = {name: value.to(self._device) for name, value in self.tokens(texts).items()}
-        features = pooled(self._model.get_text_features(**tokens))
-        return nn.functional.normalize(features.float(), dim=-1)
+        return nn.functional.normalize(_features(self._model, self._inputs(texts)).float(), dim=-1)
+
+    def affine_prompts(self, texts: Sequence[str], at_once: int) -> TowerPrompts:
+        """These texts as a function of the text tower's norm parameters."""
+        return TowerPrompts(self._model, self._inputs(texts), _features, at_once)
+
+    def _inputs(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        return {name: value.to(self._device) for name, value in self.tokens(texts).items()}
+
+
+def _features(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    return pooled(model.get_text_features(**inputs))
 
 
 def _text_length(config: Any, tokenizer: Any) -> int:

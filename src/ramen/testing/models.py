@@ -90,6 +90,23 @@ class SmallTextEncoder:
         """Prompts of vectors, for methods that learn them."""
         return SmallContextPrompts(self([template.replace("{}", name) for name in classes]))
 
+    def affine_prompts(self, texts: Sequence[str], at_once: int) -> "SmallAffinePrompts":
+        """Texts as a function of norm parameters, for methods that adapt them."""
+        return SmallAffinePrompts(self(list(texts)))
+
+
+class SmallAffinePrompts:
+    """Texts whose norm parameters are those of one layer after a random embedding."""
+
+    def __init__(self, texts: Tensor) -> None:
+        self._texts = texts
+        self.base = torch.cat([torch.ones(_WIDTH), torch.zeros(_WIDTH)])
+
+    def __call__(self, affine: Tensor) -> Tensor:
+        """Unit embeddings ``(texts, d)`` with a weight and a bias, one after the other in ``affine``."""
+        weight, bias = affine.chunk(2)
+        return F.normalize(self._texts.to(affine) * weight + bias, dim=-1)
+
 
 class SmallContextPrompts:
     """Prompts whose context adds to what their classes' texts are embedded as, differently for each class."""
