@@ -1,9 +1,9 @@
 """``ramen serve`` that looks at its own threads: what they do, and how much CPU time each kind takes.
 
-The environment variable RAMEN_PROFILE names a folder. What is written to the file ``window`` there names what is
-measured from then on; when that changes, or is empty, ``profile.json`` gets what was seen in the window before.
-Looks are taken whenever this thread gets its turn, so that waiting for the interpreter's lock is part of what
-functions seem to take. CPU times are those of the kernel.
+The environment variable RAMEN_PROFILE names a folder. What the file ``window`` there says names what is
+measured from then on; when that changes, ``profile.json`` gets what was seen until then. Looks are taken
+whenever this thread gets its turn, so that waiting for the interpreter's lock is part of what functions seem
+to take. CPU times are those of the kernel.
 """
 
 import json
