@@ -192,7 +192,7 @@ def test_the_limit_is_exact_when_many_threads_ask_at_once() -> None:
 
 
 def test_when_the_room_is_full_the_longest_line_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", PATIENCE)
+    monkeypatch.setattr("ramen.serve.engine.giving_way._REFUSED_WITHIN", PATIENCE)
     where, loud, quiet = room(max_queue_images=6), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(6)]
     late = [admit(where, quiet) for _ in range(3)]
@@ -208,7 +208,7 @@ def test_when_the_room_is_full_the_longest_line_gives_way(monkeypatch: pytest.Mo
 
 def test_what_has_waited_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal that comes late is worth nothing."""
-    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", -1.0)
+    monkeypatch.setattr("ramen.serve.engine.giving_way._REFUSED_WITHIN", -1.0)
     where, loud, quiet = room(max_queue_images=6), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(6)]
     with pytest.raises(OverloadedError):
@@ -217,7 +217,7 @@ def test_what_has_waited_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nobody_gives_way_to_what_would_not_fit_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", PATIENCE)
+    monkeypatch.setattr("ramen.serve.engine.giving_way._REFUSED_WITHIN", PATIENCE)
     where, loud, quiet = room(max_queue_images=4), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(4)]
     with pytest.raises(OverloadedError):

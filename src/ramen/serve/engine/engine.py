@@ -16,7 +16,7 @@ from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.computing import BatchComputing
 from ramen.serve.engine.decoding_threads import DecodingThreads
-from ramen.serve.engine.errors import BadRequestError, EngineError
+from ramen.serve.engine.errors import BadRequestError, EngineError, OverloadedError
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_stream_name
 from ramen.serve.engine.rates import Rates
@@ -123,6 +123,26 @@ class Engine(StreamManagement):
         if found.resident is None:
             self._residency.request(found)
         return ticket
+
+    def refusal(self, stream: str, images: int, nbytes: int) -> OverloadedError | None:
+        """Why ``submit`` would refuse so much now; None if it may take it, or would have to look at the disk.
+
+        A front asks before it reads a request, which then costs little, and calls ``count_refusal`` if it
+        refuses it.
+
+        Args:
+            stream: The stream that the images belong to.
+            images: How many there are, at least.
+            nbytes: Likewise their bytes.
+        """
+        settings = self._settings
+        fits = images <= settings.max_queue_images and nbytes <= settings.max_queue_bytes
+        found = None if self._stopping or not fits else self._table.known(stream)  # it says what never fits
+        return None if found is None else self._room.refusal(found, images, nbytes)
+
+    def count_refusal(self) -> None:
+        """A front has refused a request because of what ``refusal`` says."""
+        self._room.count_refusal()
 
     def is_resident(self, stream: str) -> bool:
         """Whether a stream is in memory, so that ``submit`` has nothing to look up on the disk."""

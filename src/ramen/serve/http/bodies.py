@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
@@ -63,21 +64,10 @@ class LimitedBody:
     def admitted(self) -> Iterator[Request]:
         """The request with limits on its body, which counts until the block ends."""
         try:
-            self._check_headers()
+            self._count(declared_length(self._request.headers, self._limit))
             yield Request(self._request.scope, self._receive)
         finally:
             self._budget.taken -= self._counted
-
-    def _check_headers(self) -> None:
-        headers = self._request.headers
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            raise ApiError(415, "content_encoding", "bodies must not be compressed")
-        declared = headers.get("content-length", "")
-        if declared.isdecimal() and declared.isascii():
-            length = int(declared[:20])
-            if length > self._limit:
-                raise self._too_large()
-            self._count(length)
 
     def _count(self, total: int) -> None:
         """Count the body as this large, if it is not already."""
@@ -95,7 +85,7 @@ class LimitedBody:
         if message["type"] == "http.request":
             self._facts.nbytes += len(message.get("body", b""))
             if self._facts.nbytes > self._limit:
-                raise self._too_large()
+                raise too_large(self._limit)
             self._count(self._facts.nbytes)
             self._complete = not message.get("more_body", False)
         return message
@@ -107,12 +97,26 @@ class LimitedBody:
         except TimeoutError:
             raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
 
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413,
-            "too_large",
-            f"a request may have at most {self._limit} bytes ({readable_bytes(self._limit)})",
-        )
+
+def declared_length(headers: Headers, limit: int) -> int:
+    """How long a body will be, as the head of a request says, 0 if it does not; 413 or 415 if that is refused.
+
+    Args:
+        headers: Of the request.
+        limit: The most bytes that it may have.
+    """
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise ApiError(415, "content_encoding", "bodies must not be compressed")
+    declared = headers.get("content-length", "")
+    length = int(declared[:20]) if declared.isdecimal() and declared.isascii() else 0
+    if length > limit:
+        raise too_large(limit)
+    return length
+
+
+def too_large(limit: int) -> ApiError:
+    """For a body that is longer than allowed."""
+    return ApiError(413, "too_large", f"a request may have at most {limit} bytes ({readable_bytes(limit)})")
 
 
 async def read_body(request: Request, deadline: float | None = None) -> bytes:

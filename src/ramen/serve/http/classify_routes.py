@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from ramen.serve.http.bodies import parsed, read_body
+from ramen.serve.http.early_refusal import CLASSIFY, CLASSIFY_SCOPE
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs
 from ramen.serve.http.image_bodies import IMAGE_TYPES, RAW_PIXELS, check_content_type, images_in
@@ -51,7 +52,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
     settings, model = service.settings, service.backend.model
 
     @app.post(
-        "/v1/streams/{stream}/classify",
+        CLASSIFY,
         tags=["classify"],
         response_model=ClassifyJson,
         responses=errors(404, 409),
@@ -68,7 +69,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
             ],
         },
     )
-    @needs("classify")
+    @needs(CLASSIFY_SCOPE)
     async def classify(
         request: Request,
         stream: StreamName,

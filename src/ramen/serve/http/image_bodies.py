@@ -31,6 +31,11 @@ def check_content_type(headers: Headers) -> str:
     return kind
 
 
+def is_one_file(kind: str) -> bool:
+    """Whether a body of this type is one image file."""
+    return kind in IMAGE_TYPES or kind == _ANY_FILE
+
+
 def images_in(headers: Headers, body: bytes, most: int) -> list[SentImage]:
     """The images of a request, each with its key.
 
