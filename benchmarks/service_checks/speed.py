@@ -128,6 +128,7 @@ def _measure(
     before = bare.measure(options.max_batch, seconds / 2)
     same = bare.measure(size, seconds / 2)
     details: dict[str, Any] = {}
+    run_load(LoadPlan(server.address, requests, seconds / 2, clients))  # streams are made, processes start
     with profiled(options, name, details):
         outcomes = run_load(LoadPlan(server.address, requests, seconds, clients), options.processes)
     closed = summary(outcomes, seconds / 4)

@@ -19,10 +19,8 @@ from ramen.serve.model_loading import TINY, load_classifier
 from ramen.serve.store.save_times import SaveTimes
 from ramen.utils import checks
 
-
-# Seconds after which a thread that runs Python gives others a turn. Requests are read in one thread, and batches
-# are computed in another, which asks for a turn after each operation of torch: at Python's own 5 ms it would mostly
-# wait for its turn while many requests come.
+# Seconds after which a thread that runs Python gives others a turn. One thread reads requests; another one
+# computes, and asks for a turn after each operation of torch: at Python's own 5 ms it would mostly wait.
 _TURN = 1e-4
 
 

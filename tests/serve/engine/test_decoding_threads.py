@@ -36,6 +36,8 @@ class SlowDecoder:
             self.waiting.release()
             assert self.allowed.acquire(timeout=PATIENCE)
             row[:] = ord(image.key[-1])
+            if image.key == "raises":
+                raise OSError("no memory")
             errors.append("it is bad" if image.key == "bad" else None)
         return errors
 
@@ -54,12 +56,14 @@ class Decoding:
         self.room = WaitingRoom(EngineSettings(), lambda: 0.0)
         self.decoder: Any = SlowDecoder()
         self.done: list[Ticket] = []
+        self.errors: list[str] = []
         rows = PixelRows((2, 2), torch.device("cpu"))
         self.threads = DecodingThreads([self.decoder] * threads, rows, files_per_turn, ahead, self._finished)
         self._one_done = threading.Semaphore(0)
 
     def _finished(self, ticket: Ticket, sources: list[DecodedSource]) -> None:
         assert [source.key for source in sources] == [image.key for image in ticket.images]
+        self.errors += [source.error for source in sources if source.error is not None]
         good = [source for source in sources if source.error is None]
         if good:
             assert ticket.pixels is not None
@@ -164,3 +168,13 @@ def test_images_that_cannot_be_decoded_leave_no_row() -> None:
         assert len(mixed.pixels) == 3
         assert bad.pixels is None
     assert one.decoder.closed == 2
+
+
+def test_a_decoder_that_fails_is_an_error_of_its_images() -> None:
+    with decoding() as one:
+        one.decoder.allowed.release(100)
+        one.add(ServedStream("a"), "raises")
+        after = one.add(ServedStream("a"), "1")
+        one.wait_for_tickets(2)
+        assert one.errors == ["raises cannot be decoded: no memory"]
+        assert after.pixels is not None

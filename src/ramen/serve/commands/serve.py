@@ -92,8 +92,8 @@ def serve(
         int | None,
         typer.Option(
             min=0,
-            help="Processes that decode files, in place of threads. Default: none on a CPU; with a GPU all cores "
-            "but four.",
+            help="Processes that decode files, in place of threads. Default: none on a CPU; with a GPU all "
+            "cores but four.",
         ),
     ] = None,
     max_pixels: options.MaxPixels = None,

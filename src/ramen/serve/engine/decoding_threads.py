@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ramen.serve.decoders import DecodedSource
+from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.group_decoding import GroupDecoder
-from ramen.serve.engine.pixel_rows import PixelRows
+from ramen.serve.engine.pixel_rows import PixelRows, Pixels
 from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.ticket import Ticket, TicketState
 
@@ -49,6 +50,14 @@ class _Decoding:
             DecodedSource(image.key, None if error is not None else row.transpose(2, 0, 1), error)
             for image, row, error in zip(self.ticket.images, self.rows, self._errors, strict=True)
         ]
+
+
+def _errors(decoder: GroupDecoder, images: Sequence[SentImage], rows: Pixels) -> list[str | None]:
+    """Fill rows; why there is nothing in some of them."""
+    try:
+        return decoder.decode_into(images, rows)
+    except Exception as error:  # such as no memory for a process: the thread goes on
+        return [f"{image.key} cannot be decoded: {str(error) or type(error).__name__}" for image in images]
 
 
 class DecodingThreads:
@@ -103,7 +112,7 @@ class DecodingThreads:
             ticket = decoding.ticket
             if ticket.state is not TicketState.WAITING:
                 continue  # nobody wants it any more
-            if decoding.put(images, decoder.decode_into(ticket.images[images], decoding.rows[images])):
+            if decoding.put(images, _errors(decoder, ticket.images[images], decoding.rows[images])):
                 self._done(ticket, decoding.finish())
         decoder.close()
 

@@ -67,7 +67,7 @@ def decode_one(decoder: Decoder, image: SentImage, row: Pixels) -> str | None:
 
 
 class InProcess:
-    """Decodes files in a process, which starts when the first one comes; this thread decodes until it is there.
+    """Decodes files in a process, which starts when the first one comes; until it is there, this thread does.
 
     Args:
         decoder: Decodes one image.
@@ -121,7 +121,7 @@ class _Process:
     def __init__(self, decoder: Decoder) -> None:
         spawning = multiprocessing.get_context("spawn")
         shape = (FILES_PER_MESSAGE, *decoder.preprocess.size, 3)
-        memory = spawning.RawArray(ctypes.c_uint8, int(np.prod(shape)))
+        memory: Any = spawning.RawArray(ctypes.c_uint8, int(np.prod(shape)))
         self._rows: Pixels = np.frombuffer(memory, np.uint8).reshape(shape)
         self._connection, other = spawning.Pipe()
         self._process = spawning.Process(
