@@ -85,14 +85,15 @@ def _functions(frame: FrameType | None) -> list[str]:
 def cpu_seconds() -> dict[str, float]:
     """CPU time so far by kind of thread, that of the kernel included; threads outside Python are "native"."""
     names = {thread.native_id: _kind(thread.name) for thread in threading.enumerate()}
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = {}
     for task in Path("/proc/self/task").iterdir():
         try:
             fields = (task / "stat").read_text().rpartition(")")[2].split()
         except OSError:  # it has ended
             continue
-        spent[names.get(int(task.name), "native")] += (int(fields[11]) + int(fields[12])) / _TICKS
-    return dict(spent)
+        name = names.get(int(task.name), "native")
+        spent[name] = spent.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _TICKS
+    return spent
 
 
 def _watch(folder: Path) -> None:

@@ -24,13 +24,14 @@ def profiled_server(
         options: Of the run.
         settings: Of the server.
     """
+    start: Any = ramen_server  # its own keyword is not one of the settings
     if not options.profile:
-        with ramen_server(options, **settings) as server:
+        with start(options, **settings) as server:
             yield server
         return
     os.environ["RAMEN_PROFILE"] = str(options.folder)
     try:
-        with ramen_server(options, module="service_checks.profiled_server", **settings) as server:
+        with start(options, module="service_checks.profiled_server", **settings) as server:
             yield server
     finally:
         del os.environ["RAMEN_PROFILE"]
