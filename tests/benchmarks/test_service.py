@@ -238,7 +238,7 @@ def test_tenants(options) -> None:
 def test_costs_are_those_of_a_batch(options, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = check("costs")
     found = {row.what: row.value for row in costs.run(options, repeats=2).rows}
-    assert len(found) == 5  # requests of 1 and 8, and those with files
+    assert len(found) == 6  # requests of 1 and 8, those with files, and one that is refused
     assert all(value > 0 for value in found.values())
     spent = iter([0.0, 5.0, 10.0, 12.0])
     monkeypatch.setattr(costs.time, "process_time", lambda: next(spent))
@@ -266,7 +266,7 @@ def test_checks_of_one_server(options, server, monkeypatch: pytest.MonkeyPatch) 
         def __exit__(self, *_):
             return None
 
-    for name in ("concurrency", "hostile", "overload", "soak", "speed", "memory"):
+    for name in ("concurrency", "hostile", "overload", "soak", "profiles", "memory"):
         monkeypatch.setattr(check(name), "ramen_server", lambda *_, **__: Shared())
     monkeypatch.setattr(check("overload"), "_QUEUED_BATCHES", 8)
     assert failed(check("concurrency").run(options, threads=6, requests=3)) == []
@@ -281,6 +281,7 @@ def test_checks_of_one_server(options, server, monkeypatch: pytest.MonkeyPatch) 
     speed = check("speed").run(options, seconds=0.3)
     assert all(row["http_images_per_second"] > 0 for row in speed.details.values())
     assert all(row["not_answered"] == 0 for row in speed.details.values())
+    assert not any("profile" in row for row in speed.details.values())
     memory = check("memory")._grown(options, images=50, warm_up=10, module="ramen")
     assert memory["images"] >= 50
     assert memory["before_mib"] > 50

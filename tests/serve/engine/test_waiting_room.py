@@ -332,3 +332,44 @@ def test_a_closed_room_gives_out_what_it_has_without_delay() -> None:
     assert batch == [ticket]
     where.finish(batch)
     assert where.take() is None
+
+
+def test_a_refusal_that_is_known_before_a_ticket_is_made() -> None:
+    """It is what ``admit`` would do, and counts only if somebody says that it was given."""
+    where = room(max_queue_images=4, max_queue_bytes=60)
+    loud, quiet = stream("loud"), stream("quiet")
+    assert where.refusal(loud, 4, 0) is None
+    for _ in range(4):
+        admit(where, loud)
+    assert where.refusal(loud, 1, 0) is not None
+    assert where.refusal(quiet, 1, 0) is None  # the longer line would give way
+    assert where.refusal(quiet, 4, 0) is not None
+    assert where.refusal(quiet, 1, 61) is not None
+    assert where.overloaded == 0
+    where.count_refusal()
+    assert where.overloaded == 1
+    admit(where, quiet)
+    assert where.overloaded == 2
+    where.close()
+    assert where.refusal(loud, 1, 0) is None  # it is closed, which is another reason
+
+
+def test_refusals_agree_with_what_is_refused() -> None:
+    random = np.random.default_rng(0)
+    where = room(max_queue_images=12, max_queue_bytes=100)
+    streams = [stream(name) for name in "abcd"]
+    outcomes = set()
+    for _ in range(300):
+        owner, images = streams[random.integers(4)], int(random.integers(1, 4))
+        expected = where.refusal(owner, images, 10 * images) is not None
+        try:
+            admit(where, owner, images)
+            refused = False
+        except OverloadedError:
+            refused = True
+        assert refused == expected
+        outcomes.add(refused)
+        if random.random() < 0.2:
+            batch = take(where)
+            where.finish(batch)
+    assert outcomes == {True, False}
