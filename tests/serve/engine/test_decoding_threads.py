@@ -57,7 +57,7 @@ class Decoding:
         self.decoder: Any = SlowDecoder()
         self.done: list[Ticket] = []
         self.errors: list[str] = []
-        rows = PixelRows((2, 2), torch.device("cpu"))
+        rows = PixelRows((2, 2), torch.device("cpu"), 4)
         self.threads = DecodingThreads([self.decoder] * threads, rows, files_per_turn, ahead, self._finished)
         self._one_done = threading.Semaphore(0)
 

@@ -111,7 +111,7 @@ def test_arrays_of_one_body_and_of_several() -> None:
 
 
 def test_batches_are_joined_in_order() -> None:
-    rows = PixelRows(SIZE, torch.device("cpu"))
+    rows = PixelRows(SIZE, torch.device("cpu"), 4)
     batches = [torch.from_numpy(drawn(seed, SIZE)[None].repeat(2, 0)) for seed in range(3)]
     joined = rows.joined(batches)
     assert joined.is_contiguous()

@@ -77,7 +77,7 @@ class Engine(StreamManagement):
         table = StreamTable(self._places, settings.max_streams)
         residency = Residency(settings, room, table, self._places, methods, failures)
         super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))
-        rows = PixelRows(decoder.preprocess.size, classifier.device)
+        rows = PixelRows(decoder.preprocess.size, classifier.device, settings.max_batch)
         self._decoding = _decoding(settings, decoder, classifier.device, rows, room)
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
         self._computing = BatchComputing(

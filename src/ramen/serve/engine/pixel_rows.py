@@ -15,15 +15,20 @@ class PixelRows:
 
     Args:
         size: Height and width of the images.
-        device: Where they will be used; for a GPU they are in pinned memory.
+        device: Where they will be used.
+        max_batch: The most images in a batch.
     """
 
-    def __init__(self, size: tuple[int, int], device: torch.device) -> None:
-        self._size, self._is_gpu = size, device.type == "cuda"
+    def __init__(self, size: tuple[int, int], device: torch.device, max_batch: int) -> None:
+        self._size, self._is_gpu, self._max_batch = size, device.type == "cuda", max_batch
 
     def empty(self, count: int) -> Tensor:
-        """Rows for so many images."""
-        return torch.empty((count, *self._size, 3), dtype=torch.uint8, pin_memory=self._is_gpu)
+        """Rows for so many images; for a GPU in pinned memory, unless a larger batch will have a copy.
+
+        New blocks of pinned memory take long to get, so that there should be few.
+        """
+        pinned = self._is_gpu and 2 * count >= self._max_batch
+        return torch.empty((count, *self._size, 3), dtype=torch.uint8, pin_memory=pinned)
 
     def joined(self, batches: Sequence[Tensor]) -> Tensor:
         """Several batches as one ``(n, 3, height, width)``, which ``normalise`` takes."""
