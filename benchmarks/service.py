@@ -46,6 +46,7 @@ CHECKS = {  # names and where they are
     "costs": "costs",
     "comparison": "comparison",
 }
+_SETTINGS = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes", "profile")
 _PACKAGES = (
     "ramen-tta",
     "torch",
@@ -69,6 +70,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a load that has no length of its own")
     parser.add_argument("--full", action="store_true", help="the long forms")
     parser.add_argument("--processes", type=int, default=1, help="that send load in speed and comparison")
+    parser.add_argument(
+        "--profile", action="store_true", help="servers also say what their threads did; costs some speed"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
@@ -93,10 +97,9 @@ def main() -> None:
 def check(name: str, options: argparse.Namespace, console: Console) -> Findings:
     """Run a check in a folder of its own; one that fails to run is a row that is missed."""
     module = importlib.import_module(f"service_checks.{CHECKS[name]}")
-    fields = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes")
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ramen-service-") as folder:
-        given = CheckOptions(Path(folder), **{field: getattr(options, field) for field in fields})
+        given = CheckOptions(Path(folder), **{name: getattr(options, name) for name in _SETTINGS})
         try:
             found: Findings = module.run(given)
         except Exception as error:
@@ -110,9 +113,8 @@ def check(name: str, options: argparse.Namespace, console: Console) -> Findings:
 
 def write(options: argparse.Namespace, findings: list[Findings]) -> None:
     """Write what was found so far."""
-    names = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes")
     results: dict[str, Any] = {
-        "settings": {name: getattr(options, name) for name in names},
+        "settings": {name: getattr(options, name) for name in _SETTINGS},
         "hardware": {
             "cpu": platform.machine(),
             "cores": len(os.sched_getaffinity(0)),

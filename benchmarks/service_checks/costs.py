@@ -14,6 +14,7 @@ import numpy as np
 from ramen.images.decoding import DecodingSettings
 from ramen.serve.decoders import Decoder
 from ramen.serve.engine.answers import SentImage, StreamAnswer
+from ramen.serve.engine.errors import EngineError, OverloadedError
 from ramen.serve.http.app import create_app
 from ramen.serve.http.backend import ServedModel
 from ramen.serve.result import Result
@@ -50,6 +51,9 @@ def run(options: CheckOptions, repeats: int = 20) -> Findings:
         _note(found, f"HTTP: pixels, {size} per request", spent / size, size)
     spent = asyncio.run(app.cpu_ms(multipart_request("s", files).data, repeats))
     _note(found, f"HTTP: JPEG files, {len(files)} per request", spent / len(files), len(files))
+    refusing = _App(options, is_full=True)
+    spent = asyncio.run(refusing.cpu_ms(multipart_request("s", files[:1]).data, repeats))
+    _note(found, "HTTP: a JPEG file that a full queue refuses", spent, 1)
     return found
 
 
@@ -71,7 +75,8 @@ def _cpu_ms(work: Callable[[], None], repeats: int) -> float:
 class _AnswersAtOnce:
     """As much of a backend as classifying needs; what it answers was made before."""
 
-    def __init__(self, options: CheckOptions) -> None:
+    def __init__(self, options: CheckOptions, is_full: bool) -> None:
+        self._is_full = is_full
         size, most = options.image_size, options.max_batch
         self.model = ServedModel("none", "none", CLASSES, size, most, False, "cpu", "float32")
         top = tuple((label, 0.2) for label in CLASSES[:5])
@@ -80,6 +85,12 @@ class _AnswersAtOnce:
 
     async def ready(self) -> bool:
         return True
+
+    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+        return OverloadedError("too many images are waiting", 1.0) if self._is_full else None
+
+    def count_refusal(self) -> None:
+        return
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
@@ -95,11 +106,13 @@ class _App:
 
     Args:
         options: Of the run.
+        is_full: Whether it refuses everything.
     """
 
-    def __init__(self, options: CheckOptions) -> None:
-        backend: Any = _AnswersAtOnce(options)
+    def __init__(self, options: CheckOptions, *, is_full: bool = False) -> None:
+        backend: Any = _AnswersAtOnce(options, is_full)
         self._app = create_app(backend)
+        self._expected = 429 if is_full else 200
 
     async def cpu_ms(self, request: bytes, repeats: int) -> float:
         """The least of several, in milliseconds."""
@@ -141,7 +154,7 @@ class _App:
             return {"type": "http.request", "body": parts[number], "more_body": number + 1 < len(parts)}
 
         async def send(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start" and message["status"] != 200:
+            if message["type"] == "http.response.start" and message["status"] != self._expected:
                 raise RuntimeError(f"the application answered with {message['status']}")
 
         return self._app(scope, receive, send)

@@ -162,19 +162,13 @@ def run_load(plan: LoadPlan, processes: int = 1) -> list[Outcome]:
     """
     if processes == 1:
         return asyncio.run(load(plan))
-    share = replace(
-        plan,
-        clients=max(1, plan.clients // processes),
-        rate=None if plan.rate is None else plan.rate / processes,
-        start=time.monotonic() + 2.0,
-    )
+    shares = _shares(plan, processes, time.monotonic() + 2.0)
     command = [sys.executable, "-m", "service_checks.load_process"]
     folder = Path(__file__).parents[1]
     children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder)
-        for _ in range(processes)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) for _ in shares
     ]
-    for child in children:
+    for child, share in zip(children, shares, strict=True):
         assert child.stdin is not None
         pickle.dump(share, child.stdin)
         child.stdin.close()
@@ -184,6 +178,19 @@ def run_load(plan: LoadPlan, processes: int = 1) -> list[Outcome]:
         outcomes += pickle.load(child.stdout)
         child.wait()
     return outcomes
+
+
+def _shares(plan: LoadPlan, processes: int, start: float) -> list[LoadPlan]:
+    """What each process sends. In an open loop they take turns: together they are as even as one would be."""
+    return [
+        replace(
+            plan,
+            clients=max(1, plan.clients // processes),
+            rate=None if plan.rate is None else plan.rate / processes,
+            start=start if plan.rate is None else start + number / plan.rate,
+        )
+        for number in range(processes)
+    ]
 
 
 # -- figures ------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class CheckOptions:
         seconds: How long a load lasts that has no length of its own.
         full: Whether to run the long forms.
         processes: Over how many processes clients are spread in the measurements of speed.
+        profile: Whether servers look at their own threads in the measurements of speed.
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class CheckOptions:
     seconds: float = 10.0
     full: bool = False
     processes: int = 1
+    profile: bool = False
 
     @cached_property
     def classifier(self) -> ramen.ZeroShotClassifier:

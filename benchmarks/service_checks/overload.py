@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service_checks.http_connection import Address, HttpConnection, PreparedRequest, prepare
-from service_checks.load import LoadPlan, Outcome, load, percentile, summary
+from service_checks.load import LoadPlan, Outcome, load, percentile, run_load, summary
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import mixed_images, raw_request
@@ -42,10 +42,11 @@ def run(options: CheckOptions, seconds: float | None = None, calm: float = 4.0) 
     queue = _QUEUED_BATCHES * options.max_batch
     with ramen_server(options, queue_images=queue, timeout_ms=_DEADLINE_MS) as server:
         requests = _requests(options)
-        outcomes = asyncio.run(load(LoadPlan(server.address, requests, calm, 4)))
+        outcomes = run_load(LoadPlan(server.address, requests, calm, 4), options.processes)
         usual = summary(outcomes, calm / 4)
         capacity = usual["images_per_second"] / options.max_batch  # requests per second
-        course = asyncio.run(_overload(server, requests, max(1.0, 10 * capacity), seconds, usual["p99_ms"]))
+        plan = LoadPlan(server.address, requests, seconds, 512, max(1.0, 10 * capacity))
+        course = asyncio.run(_overload(plan, options.processes, usual["p99_ms"]))
         is_alive = server.alive
         refused_at_server = _refusals(server)
     found = _findings(course, queue, is_alive, refused_at_server)
@@ -60,17 +61,15 @@ def _requests(options: CheckOptions) -> tuple[PreparedRequest, ...]:
     return tuple(raw_request(f"stream-{number}", pixels) for number in range(_STREAMS))
 
 
-async def _overload(
-    server: ServerProcess, requests: tuple[PreparedRequest, ...], rate: float, seconds: float, usual_ms: float
-) -> _Course:
+async def _overload(plan: LoadPlan, processes: int, usual_ms: float) -> _Course:
     seen: list[dict[str, Any]] = []
-    watching = asyncio.create_task(_watch(server.address, seen))
-    outcomes = await load(LoadPlan(server.address, requests, seconds, 512, rate))
+    watching = asyncio.create_task(_watch(plan.address, seen))
+    outcomes = await (load(plan) if processes == 1 else asyncio.to_thread(run_load, plan, processes))
     ended = time.monotonic()
-    connection = HttpConnection(server.address)
+    connection = HttpConnection(plan.address)
     while True:  # until a request takes about as long as usual
         start = time.monotonic()
-        reply = await connection.exchange(requests[0])
+        reply = await connection.exchange(plan.requests[0])
         spent = 1000 * (time.monotonic() - start)
         if (reply.status == 200 and spent <= 2 * usual_ms) or start - ended > 30:
             break

@@ -21,9 +21,10 @@ from ramen.serve.engine.stream_methods import StreamMethods
 from service_checks.http_connection import PreparedRequest
 from service_checks.load import LoadPlan, run_load, summary
 from service_checks.options import CheckOptions
+from service_checks.profiles import profiled, profiled_server
 from service_checks.report import Findings
 from service_checks.sent_images import Pixels, jpeg, mixed_images, multipart_request, raw_request
-from service_checks.server_process import ServerProcess, ramen_server
+from service_checks.server_process import ServerProcess
 
 TITLE = "images per second through HTTP, and latency at half load"
 _SHARE = 0.8
@@ -86,9 +87,9 @@ def run(options: CheckOptions, seconds: float | None = None) -> Findings:
     seconds = options.seconds / 2 if seconds is None else seconds
     found, bare = Findings("speed"), _BareMethod(options)
     sizes = sorted({1, min(8, options.max_batch), options.max_batch})
-    with ramen_server(options, queue_images=8 * options.max_batch) as server:
+    with profiled_server(options, queue_images=8 * options.max_batch) as server:
         for name, size, requests in _kinds(options, sizes):
-            row = _measure(options, server, bare, size, requests, seconds)
+            row = _measure(options, server, bare, name, size, requests, seconds)
             found.details[name] = row
             _add(found, name, row, size == options.max_batch)
     return found
@@ -118,6 +119,7 @@ def _measure(
     options: CheckOptions,
     server: ServerProcess,
     bare: _BareMethod,
+    name: str,
     size: int,
     requests: tuple[PreparedRequest, ...],
     seconds: float,
@@ -125,9 +127,11 @@ def _measure(
     clients = min(256, max(_OUTSTANDING, _OUTSTANDING * options.max_batch // size))
     before = bare.measure(options.max_batch, seconds / 2)
     same = bare.measure(size, seconds / 2)
-    closed = summary(
-        run_load(LoadPlan(server.address, requests, seconds, clients), options.processes), seconds / 4
-    )
+    details: dict[str, Any] = {}
+    run_load(LoadPlan(server.address, requests, seconds / 2, clients))  # streams are made, processes start
+    with profiled(options, name, details):
+        outcomes = run_load(LoadPlan(server.address, requests, seconds, clients), options.processes)
+    closed = summary(outcomes, seconds / 4)
     after = bare.measure(options.max_batch, seconds / 2)
     library = (before.images_per_second + after.images_per_second) / 2
     rate = max(closed["images_per_second"] / size / 2, 1 / seconds)
@@ -147,6 +151,7 @@ def _measure(
         "p99_steps": half["p99_ms"] / step,
         "not_answered": closed["failed"] + half["failed"],
         "clients": clients,
+        **details,
     }
 
 

@@ -10,6 +10,7 @@ from service_checks.logits import difference
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import Pixels, domain_images, sent
+from service_checks.sign_flips import SignFlips, count_sign_flips
 
 TITLE = "a tenant with and without another's traffic"
 
@@ -42,7 +43,27 @@ def run(options: CheckOptions, images: int | None = None) -> Findings:
                 f"{seen.logits:.1e}",
                 seen.logits,
             )
+    _add_reason(found, count_sign_flips(options, images))
     return found
+
+
+def _add_reason(found: Findings, flips: SignFlips) -> None:
+    """Whether steps whose coordinates all have the same sign agree, and how many others there are."""
+    count, most = sum(number > 0 for number in flips.flipped), max(flips.flipped)
+    found.note(
+        "not invariant: steps with a sign that rounding has flipped",
+        f"{count} of {len(flips.flipped)}, at most {most} of {flips.coordinates:,} coordinates; "
+        f"logits up to {flips.largest(flipped=True):.1e} apart",
+        count,
+    )
+    largest = flips.largest(flipped=False)
+    found.expect(
+        "not invariant: difference of logits in the other steps",
+        f"at most {LARGEST_DIFFERENCE:g}",
+        largest <= LARGEST_DIFFERENCE,
+        f"{largest:.1e}",
+        largest,
+    )
 
 
 def _answers(

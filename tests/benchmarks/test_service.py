@@ -96,6 +96,18 @@ def test_an_open_loop_does_not_wait(benchmark: ModuleType) -> None:
     assert check("load").most_outstanding(outcomes) == len(outcomes)
 
 
+def test_processes_of_an_open_loop_take_turns(benchmark: ModuleType) -> None:
+    """Four processes at 10 requests a second: one is due every 0.1 s, not four every 0.4 s."""
+    load, http = check("load"), check("http_connection")
+    plan = load.LoadPlan(http.Address(1), (http.prepare("GET", "/"),), 1.0, 8, 10.0)
+    shares = load._shares(plan, 4, 100.0)
+    due = sorted(one.start + number / one.rate for one in shares for number in range(3))
+    np.testing.assert_allclose(np.diff(due), 0.1)
+    assert [one.clients for one in shares] == [2] * 4
+    closed = load._shares(load.replace(plan, rate=None), 2, 100.0)
+    assert [(one.start, one.rate) for one in closed] == [(100.0, None)] * 2
+
+
 def test_latency_counts_from_when_a_request_was_due(benchmark: ModuleType) -> None:
     """One connection for two requests at once: the second one waits for it."""
     outcomes = loaded(Echo(0.1), seconds=0.02, clients=1, rate=100)
@@ -232,13 +244,42 @@ def test_steps_that_fail(options) -> None:
 
 def test_tenants(options) -> None:
     missed = failed(check("tenants").run(options, images=12))
-    assert [row for row in missed if "difference of logits" not in row] == []
+    assert [row for row in missed if "not invariant: difference of logits:" not in row] == []
+
+
+def test_signs_that_differ_are_found(options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that depends on how many images there are: one coordinate goes the other way beside others."""
+    flips = check("sign_flips").count_sign_flips(options, 4)
+    assert len(flips.flipped) == len(flips.apart) == 4
+    sharing = check("sign_flips")
+    plain = sharing.predict_together
+    ramen_class = sharing.Ramen
+    step = ramen_class.step
+    beside = [False]
+
+    def together(parts):
+        beside[0] = len(parts) > 1
+        return plain(parts)
+
+    def flipped(self, first, usable):
+        own = step(self, first, usable)
+        if beside[0]:
+            base = self.classifier.encoder.base
+            own.affine[:, 7] = 2 * base[7] - own.affine[:, 7] + 1e-3
+        return own
+
+    monkeypatch.setattr(sharing, "predict_together", together)
+    monkeypatch.setattr(ramen_class, "step", flipped)
+    found = sharing.count_sign_flips(options, 4)
+    assert min(found.flipped) >= 1
+    assert found.largest(flipped=True) > 0
+    assert found.largest(flipped=False) == 0
 
 
 def test_costs_are_those_of_a_batch(options, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = check("costs")
     found = {row.what: row.value for row in costs.run(options, repeats=2).rows}
-    assert len(found) == 5  # requests of 1 and 8, and those with files
+    assert len(found) == 6  # requests of 1 and 8, those with files, and one that is refused
     assert all(value > 0 for value in found.values())
     spent = iter([0.0, 5.0, 10.0, 12.0])
     monkeypatch.setattr(costs.time, "process_time", lambda: next(spent))
@@ -266,7 +307,7 @@ def test_checks_of_one_server(options, server, monkeypatch: pytest.MonkeyPatch) 
         def __exit__(self, *_):
             return None
 
-    for name in ("concurrency", "hostile", "overload", "soak", "speed", "memory"):
+    for name in ("concurrency", "hostile", "overload", "soak", "profiles", "memory"):
         monkeypatch.setattr(check(name), "ramen_server", lambda *_, **__: Shared())
     monkeypatch.setattr(check("overload"), "_QUEUED_BATCHES", 8)
     assert failed(check("concurrency").run(options, threads=6, requests=3)) == []
@@ -281,6 +322,7 @@ def test_checks_of_one_server(options, server, monkeypatch: pytest.MonkeyPatch) 
     speed = check("speed").run(options, seconds=0.3)
     assert all(row["http_images_per_second"] > 0 for row in speed.details.values())
     assert all(row["not_answered"] == 0 for row in speed.details.values())
+    assert not any("profile" in row for row in speed.details.values())
     memory = check("memory")._grown(options, images=50, warm_up=10, module="ramen")
     assert memory["images"] >= 50
     assert memory["before_mib"] > 50

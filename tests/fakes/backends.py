@@ -11,6 +11,7 @@ from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.errors import (
     BadRequestError,
     DeadlineError,
+    EngineError,
     StoppingError,
     StreamExistsError,
     UnknownStreamError,
@@ -40,6 +41,9 @@ class FakeBackend:
         sent: Streams and images of all calls of ``classify``.
         cancelled: How many of these were cancelled.
         closed: How many times it was closed.
+        early_failure: What ``refusal`` says.
+        asked_early: Streams, images and bytes of all calls of ``refusal``.
+        refused_early: How many calls of ``count_refusal``.
     """
 
     def __init__(self, model: ServedModel = MODEL) -> None:
@@ -50,11 +54,21 @@ class FakeBackend:
         self.sent: list[tuple[str, list[SentImage]]] = []
         self.cancelled = 0
         self.closed = 0
+        self.early_failure: EngineError | None = None
+        self.asked_early: list[tuple[str, int, int]] = []
+        self.refused_early = 0
         self.changed_images: tuple[ChangedImage, ...] = ()
         self._streams: dict[str, StreamInfo] = {}
 
     async def ready(self) -> bool:
         return self.is_ready
+
+    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+        self.asked_early.append((stream, images, nbytes))
+        return self.early_failure
+
+    def count_refusal(self) -> None:
+        self.refused_early += 1
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None

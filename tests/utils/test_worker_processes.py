@@ -46,7 +46,7 @@ def test_what_has_not_started_is_cancelled_at_the_end() -> None:
 
 
 def test_processes_that_cannot_start_are_no_fault_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_processes, "_start_worker", partial(os._exit, 1))
+    monkeypatch.setattr(worker_processes, "start_worker", partial(os._exit, 1))
     workers = WorkerProcesses(1)
     try:
         with pytest.raises(BrokenExecutor):

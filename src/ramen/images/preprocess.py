@@ -161,6 +161,10 @@ class Preprocess:
         _report(reasons, skipped)
         return pixels
 
+    def resized(self, image: Image.Image) -> NDArray[np.uint8]:
+        """One PIL image resized and cropped by Pillow: the same pixels, in Pillow's order ``(H, W, 3)``."""
+        return self._resize(image, name_of(image, 0))
+
     @plain_numerics()
     def _pixels(
         self,

@@ -76,19 +76,19 @@ class Decoder:
             return DecodedSource(key, None, value.error)
         if isinstance(value, Elsewhere):
             return DecodedSource(key, None)
-        if self._is_ready(value):
-            return DecodedSource(key, np.ascontiguousarray(value.transpose(2, 0, 1)))
+        if self.is_ready(value):
+            return DecodedSource(key, value.transpose(2, 0, 1))
         try:
             image = value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
         except Exception as error:
             return DecodedSource(key, None, _describe(key, error))
         try:
-            return DecodedSource(key, self.preprocess.pixels(image, device="cpu")[0].numpy())
+            return DecodedSource(key, self.preprocess.resized(image).transpose(2, 0, 1))
         except Exception as error:
             message = _describe(_UNNAMED, error).removeprefix("images: ")
             return DecodedSource(key, None, key + message.removeprefix(_UNNAMED))
 
-    def _is_ready(self, value: Any) -> bool:
+    def is_ready(self, value: Any) -> bool:
         """Whether these are pixels of the encoder's size already, which nothing would change."""
         height, width = self.preprocess.size
         is_array = isinstance(value, np.ndarray) and value.dtype == np.uint8

@@ -27,7 +27,7 @@ class WorkersCannotStartError(RuntimeError):
 def process_pool(workers: int) -> Executor:
     """A pool of so many worker processes, which start when they are needed."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
 
 
 class WorkerProcesses:
@@ -110,7 +110,7 @@ class WorkerProcesses:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
     """One torch thread per worker; Ctrl-C is for the parent, without which no worker stays."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -1,20 +1,21 @@
 """What is decoded, in which order, and how far ahead."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.decoding_threads import DecodingThreads
+from ramen.serve.engine.pixel_rows import PixelRows, Pixels
 from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.engine.waiting_room import WaitingRoom
-from ramen.serve.sources import Source
 
 PATIENCE = 60
 
@@ -25,13 +26,23 @@ class SlowDecoder:
     def __init__(self) -> None:
         self.allowed = threading.Semaphore(0)
         self.keys: list[str] = []
+        self.closed = 0
         self.waiting = threading.Semaphore(0)  # released by each image that has come
 
-    def decode(self, source: Source) -> DecodedSource:
-        self.keys.append(source.key)
-        self.waiting.release()
-        assert self.allowed.acquire(timeout=PATIENCE)
-        return DecodedSource(source.key, np.zeros((3, 2, 2), np.uint8))
+    def decode_into(self, images: Sequence[SentImage], rows: Pixels) -> list[str | None]:
+        errors: list[str | None] = []
+        for image, row in zip(images, rows, strict=True):
+            self.keys.append(image.key)
+            self.waiting.release()
+            assert self.allowed.acquire(timeout=PATIENCE)
+            row[:] = ord(image.key[-1])
+            if image.key == "raises":
+                raise OSError("no memory")
+            errors.append("it is bad" if image.key == "bad" else None)
+        return errors
+
+    def close(self) -> None:
+        self.closed += 1
 
     def wait(self, images: int) -> None:
         for _ in range(images):
@@ -41,15 +52,25 @@ class SlowDecoder:
 class Decoding:
     """Threads, a decoder and a room."""
 
-    def __init__(self, threads: int, ahead: int) -> None:
+    def __init__(self, threads: int, ahead: int, files_per_turn: int) -> None:
         self.room = WaitingRoom(EngineSettings(), lambda: 0.0)
         self.decoder: Any = SlowDecoder()
         self.done: list[Ticket] = []
-        self.threads = DecodingThreads(self.decoder, threads, ahead, self._finished)
+        self.errors: list[str] = []
+        rows = PixelRows((2, 2), torch.device("cpu"), 4)
+        self.threads = DecodingThreads([self.decoder] * threads, rows, files_per_turn, ahead, self._finished)
         self._one_done = threading.Semaphore(0)
 
     def _finished(self, ticket: Ticket, sources: list[DecodedSource]) -> None:
         assert [source.key for source in sources] == [image.key for image in ticket.images]
+        self.errors += [source.error for source in sources if source.error is not None]
+        good = [source for source in sources if source.error is None]
+        if good:
+            assert ticket.pixels is not None
+            pixels = ticket.pixels.numpy()
+            assert pixels[:, 0, 0, 0].tolist() == [ord(source.key[-1]) for source in good]
+            for source, row in zip(good, pixels, strict=True):
+                assert np.array_equal(source.pixels, row.transpose(2, 0, 1))
         self.done.append(ticket)
         self._one_done.release()
 
@@ -65,8 +86,8 @@ class Decoding:
 
 
 @contextmanager
-def decoding(threads: int = 1, ahead: int = 100) -> Iterator[Decoding]:
-    made = Decoding(threads, ahead)
+def decoding(threads: int = 1, ahead: int = 100, files_per_turn: int = 1) -> Iterator[Decoding]:
+    made = Decoding(threads, ahead, files_per_turn)
     try:
         yield made
     finally:
@@ -135,3 +156,25 @@ def test_closing_decodes_what_is_left() -> None:
         one.decoder.allowed.release(100)
         one.threads.close()
         assert sorted(map(id, one.done)) == sorted(map(id, tickets))
+
+
+def test_images_that_cannot_be_decoded_leave_no_row() -> None:
+    with decoding(threads=2, files_per_turn=2) as one:
+        one.decoder.allowed.release(100)
+        mixed = one.add(ServedStream("a"), "1", "bad", "2", "bad", "3")
+        bad = one.add(ServedStream("b"), "bad")
+        one.wait_for_tickets(2)
+        assert mixed.pixels is not None
+        assert len(mixed.pixels) == 3
+        assert bad.pixels is None
+    assert one.decoder.closed == 2
+
+
+def test_a_decoder_that_fails_is_an_error_of_its_images() -> None:
+    with decoding() as one:
+        one.decoder.allowed.release(100)
+        one.add(ServedStream("a"), "raises")
+        after = one.add(ServedStream("a"), "1")
+        one.wait_for_tickets(2)
+        assert one.errors == ["raises cannot be decoded: no memory"]
+        assert after.pixels is not None

@@ -192,7 +192,7 @@ def test_the_limit_is_exact_when_many_threads_ask_at_once() -> None:
 
 
 def test_when_the_room_is_full_the_longest_line_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", PATIENCE)
+    monkeypatch.setattr("ramen.serve.engine.giving_way._REFUSED_WITHIN", PATIENCE)
     where, loud, quiet = room(max_queue_images=6), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(6)]
     late = [admit(where, quiet) for _ in range(3)]
@@ -208,7 +208,7 @@ def test_when_the_room_is_full_the_longest_line_gives_way(monkeypatch: pytest.Mo
 
 def test_what_has_waited_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal that comes late is worth nothing."""
-    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", -1.0)
+    monkeypatch.setattr("ramen.serve.engine.giving_way._REFUSED_WITHIN", -1.0)
     where, loud, quiet = room(max_queue_images=6), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(6)]
     with pytest.raises(OverloadedError):
@@ -217,7 +217,7 @@ def test_what_has_waited_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nobody_gives_way_to_what_would_not_fit_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramen.serve.engine.waiting_room._REFUSED_WITHIN", PATIENCE)
+    monkeypatch.setattr("ramen.serve.engine.giving_way._REFUSED_WITHIN", PATIENCE)
     where, loud, quiet = room(max_queue_images=4), stream("loud"), stream("quiet")
     flood = [admit(where, loud) for _ in range(4)]
     with pytest.raises(OverloadedError):
@@ -332,3 +332,44 @@ def test_a_closed_room_gives_out_what_it_has_without_delay() -> None:
     assert batch == [ticket]
     where.finish(batch)
     assert where.take() is None
+
+
+def test_a_refusal_that_is_known_before_a_ticket_is_made() -> None:
+    """It is what ``admit`` would do, and counts only if somebody says that it was given."""
+    where = room(max_queue_images=4, max_queue_bytes=60)
+    loud, quiet = stream("loud"), stream("quiet")
+    assert where.refusal(loud, 4, 0) is None
+    for _ in range(4):
+        admit(where, loud)
+    assert where.refusal(loud, 1, 0) is not None
+    assert where.refusal(quiet, 1, 0) is None  # the longer line would give way
+    assert where.refusal(quiet, 4, 0) is not None
+    assert where.refusal(quiet, 1, 61) is not None
+    assert where.overloaded == 0
+    where.count_refusal()
+    assert where.overloaded == 1
+    admit(where, quiet)
+    assert where.overloaded == 2
+    where.close()
+    assert where.refusal(loud, 1, 0) is None  # it is closed, which is another reason
+
+
+def test_refusals_agree_with_what_is_refused() -> None:
+    random = np.random.default_rng(0)
+    where = room(max_queue_images=12, max_queue_bytes=100)
+    streams = [stream(name) for name in "abcd"]
+    outcomes = set()
+    for _ in range(300):
+        owner, images = streams[random.integers(4)], int(random.integers(1, 4))
+        expected = where.refusal(owner, images, 10 * images) is not None
+        try:
+            admit(where, owner, images)
+            refused = False
+        except OverloadedError:
+            refused = True
+        assert refused == expected
+        outcomes.add(refused)
+        if random.random() < 0.2:
+            batch = take(where)
+            where.finish(batch)
+    assert outcomes == {True, False}

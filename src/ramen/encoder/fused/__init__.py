@@ -1,1 +1,1 @@
-"""The fused passes of vision transformers: what they cover, and how they compute."""
+"""Fused passes of vision transformers and residual networks: what they cover, and how they compute."""

@@ -88,6 +88,14 @@ def serve(
     decoding_threads: Annotated[
         int | None, typer.Option(min=1, help="How many images are decoded at a time. Default: one per core.")
     ] = None,
+    decoding_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that decode files, in place of threads. Default: none on a CPU; with a GPU all "
+            "cores but four.",
+        ),
+    ] = None,
     max_pixels: options.MaxPixels = None,
     max_body: Annotated[str, typer.Option(help="The most bytes in a request.")] = "64 MiB",
     timeout_ms: Annotated[
@@ -153,6 +161,7 @@ def serve(
                 "save_every": int(save_every) if save_every.isdecimal() else save_every,
                 "keep_changed": keep_changed,
                 "state": state,
+                "decoding_processes": decoding_processes,
                 **({} if decoding_threads is None else {"decoding_threads": decoding_threads}),
             },
             {

@@ -15,6 +15,7 @@ from ramen.serve.batch_answers import BatchResults, FailureLog
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import StreamAnswer
+from ramen.serve.engine.pixel_rows import PixelRows
 from ramen.serve.engine.rates import Rates
 from ramen.serve.engine.served_stream import Resident, ServedStream
 from ramen.serve.engine.settings import EngineSettings
@@ -44,10 +45,12 @@ class _Part:
         self.sources: list[DecodedSource] = [
             source for ticket in tickets for source in (ticket.decoded or ())
         ]
-        images = [(s.key, s.pixels) for s in self.sources if s.pixels is not None]
-        self.keys = [key for key, _ in images]
-        self.images = [pixels for _, pixels in images]
-        self.pixels: Tensor | None = None  # of these, as soon as they are stacked
+        self.keys = [source.key for source in self.sources if source.error is None]  # of what has pixels
+        self.batches = [ticket.pixels for ticket in tickets if ticket.pixels is not None]
+        self.pixels: Tensor | None = None  # all of these, as soon as they are joined
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class BatchComputing:
     Args:
         settings: How batches are computed.
         device: Where.
+        rows: Makes batches of pixels.
         ids: Names answers.
         rates: Learns what was answered, and how quickly.
         failures: Where errors are logged.
@@ -75,12 +79,13 @@ class BatchComputing:
         self,
         settings: EngineSettings,
         device: torch.device,
+        rows: PixelRows,
         ids: AnswerIds,
         rates: Rates,
         failures: FailureLog,
         threads: Executor,
     ) -> None:
-        self._invariant = settings.invariant
+        self._invariant, self._rows = settings.invariant, rows
         self._batch_sizes = _batch_sizes(settings, device)
         self._ids, self._rates, self._failures, self._threads = ids, rates, failures, threads
         self.counters = Counters()
@@ -123,11 +128,11 @@ class BatchComputing:
 
     def _compute(self, parts: Sequence[_Part]) -> list[BatchResults]:
         """What is said about the decoded images of each part."""
-        filled = [part for part in parts if part.images]
+        filled = [part for part in parts if len(part)]
         if not filled:
             return [BatchResults([]) for _ in parts]
-        pixels = filled[0].resident.answers.stack([image for part in filled for image in part.images])
-        for part, piece in zip(filled, pixels.split([len(part.images) for part in filled]), strict=True):
+        pixels = self._rows.joined([batch for part in filled for batch in part.batches])
+        for part, piece in zip(filled, pixels.split([len(part) for part in filled]), strict=True):
             part.pixels = piece
         predictions = dict(zip(filled, self._predict(filled, pixels), strict=True))
         return [self._results(part, predictions.get(part)) for part in parts]
@@ -136,7 +141,7 @@ class BatchComputing:
         """A prediction per part, or why its method has none; None for all if nothing could be computed."""
         try:
             images = parts[0].resident.answers.images(pixels)
-            pieces = images.split([len(part.images) for part in parts])
+            pieces = images.split([len(part) for part in parts])
             return self._predict_together(
                 [(part.resident.method, piece) for part, piece in zip(parts, pieces, strict=True)]
             )
@@ -210,7 +215,7 @@ class BatchComputing:
 
     def _save(self, part: _Part, answered: _Answered) -> None:
         store = part.resident.store
-        if store is None or not part.images:
+        if store is None or not len(part):
             return
         try:
             store.save(answered.results)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.serve.batch_answers import FailureLog
@@ -16,9 +17,11 @@ from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.computing import BatchComputing
 from ramen.serve.engine.decoding_threads import DecodingThreads
-from ramen.serve.engine.errors import BadRequestError, EngineError
+from ramen.serve.engine.errors import BadRequestError, EngineError, OverloadedError
+from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, GroupDecoder, InProcess, InThread
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_stream_name
+from ramen.serve.engine.pixel_rows import PixelRows
 from ramen.serve.engine.rates import Rates
 from ramen.serve.engine.residency import Residency
 from ramen.serve.engine.served_stream import ServedStream
@@ -74,13 +77,13 @@ class Engine(StreamManagement):
         table = StreamTable(self._places, settings.max_streams)
         residency = Residency(settings, room, table, self._places, methods, failures)
         super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))
-        self._decoding = DecodingThreads(
-            decoder, settings.decoding_threads, _BATCHES_AHEAD * settings.max_batch, room.decoded
-        )
+        rows = PixelRows(decoder.preprocess.size, classifier.device, settings.max_batch)
+        self._decoding = _decoding(settings, decoder, classifier.device, rows, room)
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
         self._computing = BatchComputing(
-            settings, classifier.device, ids, self._rates, failures, self._thumbnails
+            settings, classifier.device, rows, ids, self._rates, failures, self._thumbnails
         )
+        classifier.fingerprint()  # hashes the model: better now than when the first state is written
         self._computing.warm_up(methods.create(None))
         self._closing = threading.Lock()
         self._closed = False
@@ -123,6 +126,26 @@ class Engine(StreamManagement):
         if found.resident is None:
             self._residency.request(found)
         return ticket
+
+    def refusal(self, stream: str, images: int, nbytes: int) -> OverloadedError | None:
+        """Why ``submit`` would refuse so much now; None if it may take it, or would have to look at the disk.
+
+        A front asks before it reads a request, which then costs little, and calls ``count_refusal`` if it
+        refuses it.
+
+        Args:
+            stream: The stream that the images belong to.
+            images: How many there are, at least.
+            nbytes: Likewise their bytes.
+        """
+        settings = self._settings
+        fits = images <= settings.max_queue_images and nbytes <= settings.max_queue_bytes
+        found = None if self._stopping or not fits else self._table.known(stream)  # it says what never fits
+        return None if found is None else self._room.refusal(found, images, nbytes)
+
+    def count_refusal(self) -> None:
+        """A front has refused a request because of what ``refusal`` says."""
+        self._room.count_refusal()
 
     def is_resident(self, stream: str) -> bool:
         """Whether a stream is in memory, so that ``submit`` has nothing to look up on the disk."""
@@ -227,6 +250,20 @@ def _checked_timeout(timeout: float) -> float:
         return checks.number("timeout", timeout, 0)
     except (TypeError, ValueError) as error:
         raise BadRequestError(str(error)) from None
+
+
+def _decoding(
+    settings: EngineSettings, decoder: Decoder, device: torch.device, rows: PixelRows, room: WaitingRoom
+) -> DecodingThreads:
+    processes = settings.processes_for(device)
+    decoders: list[GroupDecoder] = [InProcess(decoder) for _ in range(processes)]
+    return DecodingThreads(
+        decoders or [InThread(decoder) for _ in range(settings.decoding_threads)],
+        rows,
+        FILES_PER_MESSAGE if processes else 1,
+        _BATCHES_AHEAD * settings.max_batch,
+        room.decoded,
+    )
 
 
 def _served_model(

@@ -6,6 +6,8 @@ from concurrent.futures import CancelledError, Future
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.errors import DeadlineError
@@ -38,6 +40,7 @@ class Ticket:
         arrived: When it was created, on the monotonic clock.
         deadline: When nobody wants the answers any more, on the same clock.
         decoded: The pixels of each image, or why there are none; None until all of them are decoded.
+        pixels: Those of all images that could be decoded, ``(n, height, width, 3)``; None if there are none.
         state: Where it is.
     """
 
@@ -49,6 +52,7 @@ class Ticket:
         self.arrived = time.monotonic()
         self.deadline = None if timeout is None else self.arrived + timeout
         self.decoded: list[DecodedSource] | None = None
+        self.pixels: Tensor | None = None
         self.state = TicketState.WAITING
         self.future: Future[list[StreamAnswer]] = Future()
         self.future.set_running_or_notify_cancel()

@@ -10,31 +10,18 @@ import heapq
 import itertools
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.errors import DeadlineError, OverloadedError, StoppingError
+from ramen.serve.engine.giving_way import Line, giving_way
 from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.ticket import Ticket, TicketState
 
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
-_REFUSED_WITHIN = 0.03  # seconds after it came, a ticket may still give way
-
-
-class _Line:
-    """The tickets of a stream that wait, and how many images these are."""
-
-    def __init__(self) -> None:
-        self.tickets: deque[Ticket] = deque()
-        self.images = 0
-
-    def ready(self) -> Ticket | None:
-        """The first ticket, if it is decoded."""
-        first = self.tickets[0] if self.tickets else None
-        return first if first is not None and first.decoded is not None else None
 
 
 class WaitingRoom:
@@ -63,7 +50,7 @@ class WaitingRoom:
         self._settings, self._rate, self._step_seconds = settings, rate, step_seconds
         self._delay = settings.max_delay_ms / 1000
         self._changed = threading.Condition()
-        self._lines: OrderedDict[ServedStream, _Line] = OrderedDict()  # in the order of their turns
+        self._lines: OrderedDict[ServedStream, Line] = OrderedDict()  # in the order of their turns
         self._busy: set[ServedStream] = set()  # being answered, or held
         self._wanted: Counter[ServedStream] = Counter()  # to be held as soon as they are not busy
         # A heap of the times by which tickets must be taken; some of these are gone already.
@@ -80,20 +67,20 @@ class WaitingRoom:
         with self._changed:
             if self._closed:
                 raise StoppingError("the server is being stopped and takes no more requests")
-            giving_way = self._giving_way(ticket)
-            if giving_way is None:
+            given_up = self._giving_way(ticket.stream, len(ticket), ticket.nbytes)
+            if given_up is None:
                 self.overloaded += 1
                 raise self._overload()
-            for other in giving_way:
+            for other in given_up:
                 self._remove(other)
-            self.overloaded += len(giving_way)
+            self.overloaded += len(given_up)
             self._add(ticket)
-            errors = [self._overload() for _ in giving_way]
-        for other, error in zip(giving_way, errors, strict=True):
+            errors = [self._overload() for _ in given_up]
+        for other, error in zip(given_up, errors, strict=True):
             other.future.set_exception(error)
 
     def _add(self, ticket: Ticket) -> None:
-        line = self._lines.setdefault(ticket.stream, _Line())
+        line = self._lines.setdefault(ticket.stream, Line())
         line.tickets.append(ticket)
         line.images += len(ticket)
         self.images += len(ticket)
@@ -112,28 +99,32 @@ class WaitingRoom:
         """
         return max(deadline - self._step_seconds(), (arrived + deadline) / 2)
 
-    def _giving_way(self, ticket: Ticket) -> list[Ticket] | None:
-        """Tickets without which there is room: the last ones of longer lines; None if there is no room."""
-        images = self.images + len(ticket) - self._settings.max_queue_images
-        nbytes = self.bytes + ticket.nbytes - self._settings.max_queue_bytes
-        if images <= 0 and nbytes <= 0:
-            return []
-        own = self._lines.get(ticket.stream)
-        length = len(ticket) + (own.images if own is not None else 0)
-        left = {stream: line.images for stream, line in self._lines.items() if stream is not ticket.stream}
-        ends = {stream: reversed(self._lines[stream].tickets) for stream in left}
-        chosen: list[Ticket] = []
-        since = time.monotonic() - _REFUSED_WITHIN
-        while images > 0 or nbytes > 0:
-            longest = max(left, key=left.__getitem__, default=None)
-            if longest is None or (last := next(ends[longest], None)) is None or last.arrived < since:
+    def _giving_way(self, stream: ServedStream, images: int, nbytes: int) -> list[Ticket] | None:
+        """Tickets without which there is room; None if there is no room."""
+        images_too_many = self.images + images - self._settings.max_queue_images
+        bytes_too_many = self.bytes + nbytes - self._settings.max_queue_bytes
+        return giving_way(self._lines, stream, images, images_too_many, bytes_too_many)
+
+    def refusal(self, stream: ServedStream, images: int, nbytes: int) -> OverloadedError | None:
+        """Why a ticket would be refused now; None if it would be admitted.
+
+        For requests of which only the size is known, so that nobody reads them in vain. Whoever refuses one
+        calls ``count_refusal``.
+
+        Args:
+            stream: The stream it would belong to.
+            images: How many images it would have, at least.
+            nbytes: Likewise their bytes.
+        """
+        with self._changed:
+            if self._closed or self._giving_way(stream, images, nbytes) is not None:
                 return None
-            left[longest] -= len(last)
-            if left[longest] < length:
-                return None
-            images, nbytes = images - len(last), nbytes - last.nbytes
-            chosen.append(last)
-        return chosen
+            return self._overload()
+
+    def count_refusal(self) -> None:
+        """A request was refused because of what ``refusal`` says."""
+        with self._changed:
+            self.overloaded += 1
 
     def _overload(self) -> OverloadedError:
         rate = self._rate()

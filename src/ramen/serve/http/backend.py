@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ramen.serve.engine.answers import SentImage, StreamAnswer
+from ramen.serve.engine.errors import EngineError
 from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
 
 
@@ -42,6 +43,18 @@ class Backend(Protocol):
 
     async def ready(self) -> bool:
         """Whether images can be answered now."""
+
+    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+        """Why so much would be refused now, known without waiting; None if ``classify`` has to be asked.
+
+        Args:
+            stream: The stream that the images belong to.
+            images: How many there are, at least.
+            nbytes: Likewise their bytes.
+        """
+
+    def count_refusal(self) -> None:
+        """A request was refused because of what ``refusal`` says."""
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None

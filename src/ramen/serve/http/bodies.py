@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
+from ramen.serve.http.direct_bodies import rest_of_body
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.request_facts import facts_of
 from ramen.serve.http.settings import HttpSettings
@@ -17,6 +19,7 @@ from ramen.utils.byte_sizes import readable_bytes
 T = TypeVar("T")
 _RETRY_AFTER = 1.0  # seconds
 _LARGE = 2**18  # bytes
+_DIRECT = 2**20  # bytes from which on a body is not worth being received in pieces
 
 
 class BodyBudget:
@@ -63,21 +66,10 @@ class LimitedBody:
     def admitted(self) -> Iterator[Request]:
         """The request with limits on its body, which counts until the block ends."""
         try:
-            self._check_headers()
+            self._count(declared_length(self._request.headers, self._limit))
             yield Request(self._request.scope, self._receive)
         finally:
             self._budget.taken -= self._counted
-
-    def _check_headers(self) -> None:
-        headers = self._request.headers
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            raise ApiError(415, "content_encoding", "bodies must not be compressed")
-        declared = headers.get("content-length", "")
-        if declared.isdecimal() and declared.isascii():
-            length = int(declared[:20])
-            if length > self._limit:
-                raise self._too_large()
-            self._count(length)
 
     def _count(self, total: int) -> None:
         """Count the body as this large, if it is not already."""
@@ -95,7 +87,7 @@ class LimitedBody:
         if message["type"] == "http.request":
             self._facts.nbytes += len(message.get("body", b""))
             if self._facts.nbytes > self._limit:
-                raise self._too_large()
+                raise too_large(self._limit)
             self._count(self._facts.nbytes)
             self._complete = not message.get("more_body", False)
         return message
@@ -107,12 +99,30 @@ class LimitedBody:
         except TimeoutError:
             raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
 
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413,
-            "too_large",
-            f"a request may have at most {self._limit} bytes ({readable_bytes(self._limit)})",
-        )
+
+def declared_length(headers: Headers, limit: int) -> int:
+    """How long a body will be, as its head says, or 0 if it does not; 413 or 415 if that is refused.
+
+    Args:
+        headers: Of the request.
+        limit: The most bytes that it may have.
+    """
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise ApiError(415, "content_encoding", "bodies must not be compressed")
+    length = _declared(headers)
+    if length > limit:
+        raise too_large(limit)
+    return length
+
+
+def _declared(headers: Headers) -> int:
+    declared = headers.get("content-length", "")
+    return int(declared[:20]) if declared.isdecimal() and declared.isascii() else 0
+
+
+def too_large(limit: int) -> ApiError:
+    """For a body that is longer than allowed."""
+    return ApiError(413, "too_large", f"a request may have at most {limit} bytes ({readable_bytes(limit)})")
 
 
 async def read_body(request: Request, deadline: float | None = None) -> bytes:
@@ -122,18 +132,42 @@ async def read_body(request: Request, deadline: float | None = None) -> bytes:
         request: The request, with limits.
         deadline: Until when it must have arrived, on the monotonic clock.
     """
+    return b"".join(await _read(request, deadline, directly=False))
+
+
+async def read_pixels(request: Request, deadline: float | None = None) -> bytes | bytearray:
+    """The same of a body that may be large and is used as it is, without a copy if that is possible."""
+    parts = await _read(request, deadline, directly=True)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _read(request: Request, deadline: float | None, *, directly: bool) -> list[bytes | bytearray]:
     facts_of(request).body_is_timed = deadline is not None  # as a whole: less work than piece by piece
-    parts: list[bytes] = []
     when = None if deadline is None else deadline - time.monotonic() + asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(when):
-            async for part in request.stream():
-                parts.append(part)  # noqa: PERF401  # extend would wait for all before the first is stored
+            return await _pieces(request, directly)
     except TimeoutError:
         raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
     except ClientDisconnect:
         raise client_gone() from None
-    return b"".join(parts)
+
+
+async def _pieces(request: Request, directly: bool) -> list[bytes | bytearray]:
+    pieces: list[bytes | bytearray] = []
+    length = _declared(request.headers) if directly else 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return pieces
+        if length >= _DIRECT and len(pieces) == 1:
+            whole = await rest_of_body(request, pieces[0], length)
+            if whole is not None:
+                facts_of(request).nbytes = length
+                return [whole]
 
 
 async def parsed(nbytes: int, parse: Callable[[], T]) -> T:

@@ -7,7 +7,8 @@ from fastapi import FastAPI, Path, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ramen.serve.http.bodies import parsed, read_body
+from ramen.serve.http.bodies import parsed, read_body, read_pixels
+from ramen.serve.http.early_refusal import CLASSIFY, CLASSIFY_SCOPE
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.guarded_route import errors, needs
 from ramen.serve.http.image_bodies import IMAGE_TYPES, RAW_PIXELS, check_content_type, images_in
@@ -51,7 +52,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
     settings, model = service.settings, service.backend.model
 
     @app.post(
-        "/v1/streams/{stream}/classify",
+        CLASSIFY,
         tags=["classify"],
         response_model=ClassifyJson,
         responses=errors(404, 409),
@@ -68,7 +69,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
             ],
         },
     )
-    @needs("classify")
+    @needs(CLASSIFY_SCOPE)
     async def classify(
         request: Request,
         stream: StreamName,
@@ -87,13 +88,16 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
         with 422; among several, it gets an answer whose `error` says why, and the others are answered.
         """
         facts = facts_of(request)
-        check_content_type(request.headers)
+        kind = check_content_type(request.headers)
         await service.check_ready()
         deadline = service.deadline(facts.started, timeout_ms)
-        body = await read_body(request, deadline)
-        parse = partial(images_in, request.headers, body, model.max_batch)
-        images = await parsed(len(body), parse)
-        del body, parse
+        if kind == RAW_PIXELS:  # nothing to parse
+            body = await read_pixels(request, deadline)
+            images = images_in(request.headers, body, model.max_batch)
+        else:
+            body = await read_body(request, deadline)
+            images = await parsed(len(body), partial(images_in, request.headers, body, model.max_batch))
+        del body
         facts.images = len(images)
         work = service.backend.classify(stream, images, timeout=remaining(deadline))
         answers = await unless_gone(request, work)

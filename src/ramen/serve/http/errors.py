@@ -25,6 +25,7 @@ _OF_THE_ENGINE: dict[type[engine.EngineError], tuple[int, str]] = {
     engine.LostAnswerError: (503, "answer_lost"),  # without Retry-After: it may have been learned from
 }
 _MOST_COMPLAINTS = 3  # that are listed of a body that is wrong in many places
+JSON = "application/json"
 _LONGEST_MESSAGE = 1000  # characters; a message may quote what was sent
 
 
@@ -103,6 +104,12 @@ def response_for(error: ApiError, path: str) -> Response:
         error: The error.
         path: Of the request.
     """
+    body, headers = content_of(error, path)
+    return Response(body, error.status_code, headers, JSON)
+
+
+def content_of(error: ApiError, path: str) -> tuple[bytes, dict[str, str]]:
+    """Body and further headers of the response for an error."""
     message = str(error.detail)
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
@@ -113,7 +120,7 @@ def response_for(error: ApiError, path: str) -> Response:
         body["retry_after_ms"] = max(1, math.ceil(error.retry_after * 1000))
     content = {"error": message if is_inference_protocol(path) else body}
     # In ASCII: a message may quote what is no valid Unicode text.
-    return Response(json.dumps(content), error.status_code, headers, "application/json")
+    return json.dumps(content).encode("ascii"), headers
 
 
 def is_inference_protocol(path: str) -> bool:

@@ -31,7 +31,12 @@ def check_content_type(headers: Headers) -> str:
     return kind
 
 
-def images_in(headers: Headers, body: bytes, most: int) -> list[SentImage]:
+def is_one_file(kind: str) -> bool:
+    """Whether a body of this type is one image file."""
+    return kind in IMAGE_TYPES or kind == _ANY_FILE
+
+
+def images_in(headers: Headers, body: bytes | bytearray, most: int) -> list[SentImage]:
     """The images of a request, each with its key.
 
     Args:
@@ -40,12 +45,13 @@ def images_in(headers: Headers, body: bytes, most: int) -> list[SentImage]:
         most: How many images there may be.
     """
     kind = check_content_type(headers)
+    if kind == RAW_PIXELS:
+        return _from_pixels(headers.get("x-shape", ""), body, most)
+    body = bytes(body)
     if kind == "multipart/form-data":
         return _from_multipart(headers["content-type"], body, most)
     if kind == "application/json":
         return _from_json(body, most)
-    if kind == RAW_PIXELS:
-        return _from_pixels(headers.get("x-shape", ""), body, most)
     if not body:
         raise ApiError(422, "no_images", "the body is empty")
     return [SentImage("image 0", body)]
@@ -88,7 +94,7 @@ def decoded_base64(text: str, name: str) -> bytes:
 # -- pixels -----------------------------------------------------------------------------------------
 
 
-def _from_pixels(shape: str, body: bytes, most: int) -> list[SentImage]:
+def _from_pixels(shape: str, body: bytes | bytearray, most: int) -> list[SentImage]:
     parts = shape.split(",")
     if len(parts) != 4 or not all(part.strip().isdecimal() and len(part) < 10 for part in parts):
         raise ApiError(422, "invalid", f"X-Shape must be n,height,width,3, got {shape[:40]!r}")
@@ -98,7 +104,9 @@ def _from_pixels(shape: str, body: bytes, most: int) -> list[SentImage]:
     return [SentImage(f"image {number}", image) for number, image in enumerate(pixels)]
 
 
-def pixel_array(data: bytes | memoryview, shape: Sequence[int], name: str) -> np.ndarray[Any, Any]:
+def pixel_array(
+    data: bytes | bytearray | memoryview, shape: Sequence[int], name: str
+) -> np.ndarray[Any, Any]:
     """Pixels ``(n, h, w, 3)`` without a copy; 422 if the bytes are not as many as the shape needs."""
     if len(shape) != 4 or min(shape) < 1 or shape[3] != 3:
         raise ApiError(422, "invalid", f"{name} must be [n, height, width, 3], got {list(shape)}")

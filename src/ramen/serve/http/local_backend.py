@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.errors import EngineError
 from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.http.backend import ServedModel
@@ -32,6 +33,14 @@ class LocalBackend:
     async def ready(self) -> bool:
         """Whether images can be answered now."""
         return self._engine.ready()
+
+    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+        """Why so much would be refused now; None if ``classify`` has to be asked."""
+        return self._engine.refusal(stream, images, nbytes)
+
+    def count_refusal(self) -> None:
+        """A request was refused because of what ``refusal`` says."""
+        self._engine.count_refusal()
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None

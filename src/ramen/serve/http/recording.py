@@ -9,6 +9,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ramen.serve.http.early_refusal import EarlyRefusal, send_refusal
 from ramen.serve.http.errors import ApiError, response_for
 from ramen.serve.http.request_facts import RequestFacts
 from ramen.serve.http.service import Service
@@ -23,6 +24,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+_REQUEST_ID = "X-Request-ID"
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
 class RequestRecorder:
@@ -35,6 +38,7 @@ class RequestRecorder:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
+        self._early = EarlyRefusal(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -42,7 +46,7 @@ class RequestRecorder:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
+        given = headers.get(_REQUEST_ID, "")
         facts = RequestFacts(given if _ID.fullmatch(given) else secrets.token_hex(8))
         facts.attach(scope)
         status = 0
@@ -54,13 +58,19 @@ class RequestRecorder:
                 answered = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     answered.setdefault(name, value)
-                answered["X-Request-ID"] = facts.id
+                answered[_REQUEST_ID] = facts.id
             await send(message)
 
         try:
             try:
                 self._service.access.check_site(scope["method"], headers)
-                await self._app(scope, receive, record)
+                refused = self._early.reason(scope, headers, facts)
+                if refused is None:
+                    await self._app(scope, receive, record)
+                else:
+                    status = refused.status_code
+                    common = [*_RAW_HEADERS, (_REQUEST_ID.lower().encode(), facts.id.encode())]
+                    await send_refusal(refused, scope["path"], common, send)
             except ApiError as error:
                 await response_for(error, scope["path"])(scope, receive, record)
             except Exception:

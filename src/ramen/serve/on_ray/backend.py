@@ -78,6 +78,13 @@ class RayBackend:
             self._ready_until = time.monotonic() + _READY_FOR
         return time.monotonic() < self._ready_until
 
+    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+        """Never known here: replicas decide."""
+        return None
+
+    def count_refusal(self) -> None:
+        """Replicas count."""
+
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
     ) -> list[StreamAnswer]:

@@ -1,0 +1,158 @@
+"""Large bodies are received into memory of their size; clients that go away are noticed."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+pytest.importorskip("httptools")
+
+import uvicorn
+
+from ramen.serve.http.direct_bodies import DirectBody, rest_of_body
+from ramen.serve.http.direct_protocol import DirectBodyProtocol
+
+PATIENCE = 30.0
+LARGE = 3 * 2**20
+
+
+@contextmanager
+def in_thread(work: Callable[[], object]) -> Iterator[None]:
+    """A block during which a thread does something, and which waits for it."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+class App:
+    """Answers with how a body came, and a sum of it."""
+
+    def __init__(self) -> None:
+        self.gone = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        first = await request.receive()
+        if first["type"] == "http.disconnect":
+            return
+        if scope["path"] == "/impatient":  # answers before the body is there
+            await self._answer(send, b"early")
+            return
+        length = int(request.headers["content-length"])
+        try:
+            whole = await rest_of_body(request, first["body"], length) if first["more_body"] else None
+        except ClientDisconnect:
+            self.gone += 1
+            return
+        data = first["body"] if whole is None else whole
+        assert len(data) == length
+        how = "at once" if whole is None else "directly"
+        await self._answer(send, f"{how} {int(np.frombuffer(data, np.uint8).sum(dtype=np.int64))}".encode())
+
+    async def _answer(self, send: Send, body: bytes) -> None:
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def connection(app: App) -> Iterator[socket.socket]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=DirectBodyProtocol, lifespan="off", log_config=None, ws="none")
+    )
+    with in_thread(lambda: server.run([listening])):
+        try:
+            client = socket.create_connection(listening.getsockname(), PATIENCE)
+            yield client
+            client.close()
+        finally:
+            server.should_exit = True
+
+
+def head(length: int, path: str = "/") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def answer(client: socket.socket) -> str:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += client.recv(4096)
+    top, _, body = received.partition(b"\r\n\r\n")
+    length = int(top.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        body += client.recv(4096)
+    return body.decode()
+
+
+def test_bodies_arrive_byte_for_byte(connection: socket.socket) -> None:
+    """Large and small ones on one connection; at once, and in two halves with a pause between them."""
+    random = np.random.default_rng(0)
+    for length, pause in ((LARGE, 0.0), (10, 0.0), (LARGE + 1, 0.2), (LARGE, 0.0)):
+        body = random.integers(0, 256, length, np.uint8)
+        connection.sendall(head(length))
+        connection.sendall(body[: length // 2].tobytes())
+        time.sleep(pause)
+        connection.sendall(body[length // 2 :].tobytes())
+        how, total = answer(connection).rsplit(" ", 1)
+        assert int(total) == int(body.sum(dtype=np.int64))
+        if length >= LARGE:
+            assert how == "directly"
+
+
+def test_requests_in_a_row_without_waiting_for_answers(connection: socket.socket) -> None:
+    bodies = [np.full(LARGE, value, np.uint8) for value in (1, 2)]
+    with in_thread(lambda: connection.sendall(b"".join(head(LARGE) + body.tobytes() for body in bodies))):
+        assert answer(connection).endswith(f" {LARGE}")
+        assert answer(connection).endswith(f" {2 * LARGE}")
+
+
+def test_a_client_that_goes_away_is_noticed(connection: socket.socket, app: App) -> None:
+    connection.sendall(head(LARGE) + b"x" * (LARGE // 2))
+    time.sleep(0.1)
+    connection.close()
+    end = time.monotonic() + PATIENCE
+    while not app.gone and time.monotonic() < end:
+        time.sleep(0.01)
+    assert app.gone == 1
+
+
+def test_an_answer_may_come_before_the_body(connection: socket.socket) -> None:
+    connection.sendall(head(LARGE, "/impatient") + b"x")
+    assert answer(connection) == "early"
+    connection.sendall(b"x" * (LARGE - 1))
+    connection.sendall(head(3) + b"\x01\x01\x01")
+    assert answer(connection) == "at once 3"
+
+
+def test_a_body_that_ends_too_early_is_not_complete() -> None:
+    async def run() -> None:
+        body = DirectBody(3)
+        body.add(b"ab")
+        body.end()
+        body.end(client_gone=True)  # says nothing new
+        with pytest.raises(ClientDisconnect):
+            await body.complete()
+
+    asyncio.run(run())
+
+
+def test_other_web_servers_hand_over_nothing() -> None:
+    async def run() -> None:
+        assert await rest_of_body(Request({"type": "http", "headers": []}), b"", 10) is None
+
+    asyncio.run(run())
