@@ -8,6 +8,7 @@ statistics, or those that a call passes in (``ramen.encoder.batchnorm_statistics
 """
 
 import warnings
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from ramen.encoder import norm_layers
 from ramen.encoder.batchnorm_statistics import Statistics
 from ramen.encoder.flat_parameters import AffineSlice
 from ramen.encoder.fused.description import NotCoveredError
-from ramen.encoder.fused.function import FusedFunction, FusedPasses
+from ramen.encoder.fused.passes import FusedPasses
 from ramen.encoder.fused.readers import read_passes
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
@@ -293,10 +294,31 @@ class AffineEncoder:
             return self._own(images, affine, statistics, router)
         prepared = images if passes.is_prepared(images) else passes.prepare(images)
         if torch.is_grad_enabled() and affine.requires_grad:
-            features: Tensor = FusedFunction.apply(prepared, affine, passes)
+            features: Tensor = _FusedFunction.apply(prepared, affine, passes)
             return features
         return passes.forward(prepared, affine, keep=False)[0]
 
     def _own_features(self, images: Tensor, affine: Tensor) -> Tensor:
         """The module's output, by its own forward pass and not compiled, which would be for two images."""
         return self._own(images.to(self.device, self.dtype), affine, may_be_compiled=False)
+
+
+class _FusedFunction(torch.autograd.Function):
+    """Fused passes as one differentiable function of the norm parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, prepared: Tensor, affine: Tensor, passes: FusedPasses) -> Tensor:
+        """The features."""
+        features, ctx.saved_forward = passes.forward(prepared, affine, keep=True)
+        ctx.passes = passes
+        return features
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+        """The gradient of the parameters: one row per image, or their sum if all images share one vector."""
+        if ctx.saved_forward is None:
+            raise RuntimeError("a second backward pass through the same forward pass is not possible")
+        saved, ctx.saved_forward = ctx.saved_forward, None
+        rows = ctx.passes.backward(gradient.contiguous(), saved)
+        return None, rows if saved.affine.ndim == 2 else rows.sum(0), None

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ramen.encoder.fused.description import NotCoveredError
-from ramen.encoder.fused.function import FusedPasses
+from ramen.encoder.fused.passes import FusedPasses
 from ramen.encoder.fused.readers import open_clip, residual, timm, transformers
 from ramen.encoder.fused.readers.parts import TowerNorms
 from ramen.encoder.fused.residual import FusedResidual
