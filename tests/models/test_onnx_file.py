@@ -76,9 +76,9 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
 @torch.no_grad()
 def test_a_frozen_encoder_is_an_ordinary_module(kind: str) -> None:
-    encoder = testing.small_classifier(kind).encoder
-    affine = encoder.base + 0.1 * torch.randn(len(encoder.base))
-    images = torch.randn(2, 3, 32, 32)
+    encoder = testing.small_classifier(kind, dtype="float64").encoder
+    affine = encoder.base + 0.1 * torch.randn(len(encoder.base), dtype=torch.float64)
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     for chosen in (None, affine):
         frozen = encoder.frozen(chosen)
         expected = encoder(images, chosen, normalize=False)

@@ -114,10 +114,10 @@ def test_texts_as_a_function_of_norm_parameters(family: str) -> None:
     affine = moved.requires_grad_()
     target = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     (gradient,) = torch.autograd.grad((prompts(affine) * target).sum(), affine)
-    step = 1e-2 * gradient / gradient.norm()  # along it the product grows as fast as its length says
+    step = 1e-3 * gradient / gradient.norm()  # along it the product grows as fast as its length says
     with torch.no_grad():
         ends = [float((prompts(affine + sign * step) * target).sum()) for sign in (1, -1)]
-    assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(float(gradient.norm()), rel=1e-2)
+    assert (ends[0] - ends[1]) / 2e-3 == pytest.approx(float(gradient.norm()), rel=1e-2)
 
 
 @pytest.mark.parametrize("family", ["CLIP", "Siglip", "ChineseCLIP"])
