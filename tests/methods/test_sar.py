@@ -120,7 +120,7 @@ def test_equals_a_mutable_model_with_other_optimizers_and_losses(
     tower_kind: str, optimizer: str, loss: str
 ) -> None:
     """Both filters drop some images, by the values that the loss has here."""
-    # With larger steps of SGD the last bits, in which fused passes differ from the oracle's, triple per batch.
+    # With larger steps of SGD the last bits, which differ from the oracle, triple with every batch.
     lr = {"sgd": 2e-4, "adam": 1e-3, "sign": 1e-3}[optimizer]
     margin = {"entropy": 0.35, "come": 0.5}[loss]
     settings = {"lr": lr, "margin": margin, "rho": 0.3, "reset_below": 0.0}
