@@ -26,6 +26,11 @@ def backward(gradient: Tensor, shape: torch.Size, window: Window) -> Tensor:
     return _backward_torch(gradient, shape, window)
 
 
+def empty_map(like: Tensor, shape: torch.Size) -> Tensor:
+    """A feature map of that shape, not filled, with the channels of a pixel beside each other."""
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+
 def _uses_triton(x: Tensor) -> bool:
     return kernels.usable_on(x.device) and x.dtype != torch.float64
 
@@ -39,8 +44,7 @@ def _forward_torch(x: Tensor, window: Window) -> Tensor:
 
 
 def _backward_torch(gradient: Tensor, shape: torch.Size, window: Window) -> Tensor:
-    # of its second argument only the shape and the layout are used
-    given = gradient.new_empty(shape).contiguous(memory_format=torch.channels_last)
+    given = empty_map(gradient, shape)  # only its shape and layout are used
     result: Tensor = torch.ops.aten.avg_pool2d_backward(
         gradient, given, window, window, (0, 0), False, True, None
     )
@@ -54,7 +58,7 @@ def _forward_triton(x: Tensor, window: Window) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     images, channels, height, width = x.shape
     rows, columns = height // window[0], width // window[1]
-    output = _empty(x, torch.Size((images, channels, rows, columns)))
+    output = empty_map(x, torch.Size((images, channels, rows, columns)))
     grid = (images * rows, -(-columns * channels // _BLOCK))
     with kernels.current_device(x.device):
         kernels.load("mean_pool").mean_pool[grid](
@@ -67,14 +71,10 @@ def _backward_triton(gradient: Tensor, shape: torch.Size, window: Window) -> Ten
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     images, channels, height, width = shape
     rows, columns = gradient.shape[2:]
-    total = _empty(gradient, shape)
+    total = empty_map(gradient, shape)
     grid = (images * height, -(-width * channels // _BLOCK))
     with kernels.current_device(gradient.device):
         kernels.load("mean_pool").mean_pool_backward[grid](
             gradient, total, height, width, rows, columns, channels, *window, BLOCK=_BLOCK, num_warps=4
         )
     return total
-
-
-def _empty(like: Tensor, shape: torch.Size) -> Tensor:
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)

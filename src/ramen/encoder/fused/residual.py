@@ -56,7 +56,7 @@ class Convolution:
             return (gradient.permute(0, 2, 3, 1) @ self.weight[:, :, 0, 0]).permute(0, 3, 1, 2)
         found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
             gradient,
-            _like(gradient, shape),  # only its shape is used
+            mean_pool.empty_map(gradient, shape),  # only its shape and layout are used
             self.weight,
             None,
             self.stride,
@@ -105,7 +105,7 @@ class Pool:
         """The gradient of its input, which has that shape."""
         if self._is_tiled:
             return mean_pool.backward(gradient, shape, self.kernel)
-        given = _like(gradient, shape)
+        given = mean_pool.empty_map(gradient, shape)
         found: Tensor
         if places is None:
             found = torch.ops.aten.avg_pool2d_backward(gradient, given, *self._mean_options)
@@ -314,8 +314,3 @@ class FusedResidual:
             if found.of_input is not None:
                 gradient = step.convolution.backward(found.of_input, kept.shape)
         return gradient
-
-
-def _like(gradient: Tensor, shape: torch.Size) -> Tensor:
-    """A tensor of that shape whose numbers nobody reads; its layout decides that of the result."""
-    return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last)
