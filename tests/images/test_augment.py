@@ -7,16 +7,9 @@ import torch
 import torchvision.transforms.functional as TF
 from torch import Tensor
 
-from ramen.images.augment import (
-    CHANGES,
-    Draw,
-    augment,
-    augment_without_noise,
-    blurred,
-    draw,
-    hue,
-    moved,
-)
+from ramen.images.augment import Draw, augment, augment_without_noise, draw, moved
+from ramen.kernels.blur import blurred
+from ramen.kernels.colours import CHANGES, hue
 from tests.oracles.torchvision_augment import (
     COLOURS,
     augment_with_torchvision,

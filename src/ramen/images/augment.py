@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ramen.kernels import blur, colours
+
 _COLOURS = ("brightness", "contrast", "saturation", "hue", "gamma")
 _RANGES = {
     "brightness": (0.6, 1.4),
@@ -25,9 +27,7 @@ _RANGES = {
     "sigma": (0.001, 0.5),
 }
 _LARGEST_SHIFT = 1 / 16  # of the image with its margins
-_BLUR_REACH = 2  # pixels to each side
 _NOISE = 0.005
-_GREY = (0.2989, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
@@ -69,73 +69,23 @@ def draw(size: tuple[int, int], generator: torch.Generator) -> Draw:
 
 def augment(images: Tensor, drawn: Draw) -> Tensor:
     """Augment images ``(B, 3, H, W)`` in fp32 or fp64, which are first clipped to [0, 1]."""
-    images = images.clamp(0, 1)
-    for name in drawn.order:
-        images = CHANGES[name](images, getattr(drawn, name))
-    images = moved(images, drawn.angle, drawn.shift, drawn.scale, margin=_BLUR_REACH)
-    images = blurred(images, drawn.sigma)
-    if drawn.flip:
-        images = images.flip(-1)
-    noise = torch.Generator(device=images.device).manual_seed(drawn.noise_seed)
-    return (images + _NOISE * _normal(images, noise)).clamp(0, 1)
+    noise = _normal(images, torch.Generator(device=images.device).manual_seed(drawn.noise_seed))
+    images = moved(_recoloured(images, drawn), drawn.angle, drawn.shift, drawn.scale, margin=blur.REACH)
+    return blur.blurred_with_noise(images, drawn.sigma, noise, _NOISE, flip=drawn.flip)
 
 
 def augment_without_noise(images: Tensor, drawn: Draw) -> Tensor:
     """ROID's form: no blur and no noise, and beyond its edges an image is mirrored; otherwise the same."""
-    images = images.clamp(0, 1)
-    for name in drawn.order:
-        images = CHANGES[name](images, getattr(drawn, name))
-    images = moved(images, drawn.angle, drawn.shift, drawn.scale, mirror=True)
+    images = moved(_recoloured(images, drawn), drawn.angle, drawn.shift, drawn.scale, mirror=True)
     return images.flip(-1) if drawn.flip else images
+
+
+def _recoloured(images: Tensor, drawn: Draw) -> Tensor:
+    return colours.changed(images, [(name, getattr(drawn, name)) for name in drawn.order])
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-
-
-def _grey(images: Tensor) -> Tensor:
-    red, green, blue = images.unbind(1)
-    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue)[:, None]
-
-
-def brightness(images: Tensor, factor: float) -> Tensor:
-    """Blend with black: 0 is black, 1 the image."""
-    return (factor * images).clamp(0, 1)
-
-
-def contrast(images: Tensor, factor: float) -> Tensor:
-    """Blend with the mean grey of each image."""
-    return (factor * images + (1 - factor) * _grey(images).mean((1, 2, 3), keepdim=True)).clamp(0, 1)
-
-
-def saturation(images: Tensor, factor: float) -> Tensor:
-    """Blend with the grey image."""
-    return (factor * images + (1 - factor) * _grey(images)).clamp(0, 1)
-
-
-def gamma(images: Tensor, exponent: float) -> Tensor:
-    """Raise to a power."""
-    return images.clamp(1e-8, 1) ** exponent
-
-
-def hue(images: Tensor, turn: float) -> Tensor:
-    """Rotate the colour circle by a fraction of a full turn."""
-    red, green, blue = images.unbind(1)
-    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
-    safe = torch.where(chroma == 0, 1, chroma)  # grey has no hue; any value will do
-    sector = torch.where(
-        value == red,
-        (green - blue) / safe,
-        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
-    )
-    sector = sector + 6 * turn
-    # A channel falls from `value` by the chroma, along a ramp, while the hue is far from its own.
-    channels = []
-    for offset in (5, 3, 1):
-        place = (sector + offset) % 6
-        ramp = torch.minimum(place, 4 - place).clamp(0, 1)
-        channels.append(value - chroma * ramp)
-    return torch.stack(channels, 1)
 
 
 def moved(
@@ -167,26 +117,3 @@ def moved(
     grid = grid.expand(len(images), -1, -1, -1)
     padding = "reflection" if mirror else "border"
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=mirror)
-
-
-def blurred(images: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur over five pixels; the result has two pixels less on each side."""
-    offsets = range(-_BLUR_REACH, _BLUR_REACH + 1)
-    weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in offsets]
-    total = sum(weights)
-    for axis in (2, 3):
-        length = images.shape[axis] - 2 * _BLUR_REACH
-        summed = weights[0] / total * images.narrow(axis, 0, length)
-        for i, weight in enumerate(weights[1:], 1):
-            summed = summed.add(images.narrow(axis, i, length), alpha=weight / total)
-        images = summed
-    return images
-
-
-CHANGES = {
-    "brightness": brightness,
-    "contrast": contrast,
-    "saturation": saturation,
-    "hue": hue,
-    "gamma": gamma,
-}

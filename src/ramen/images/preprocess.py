@@ -165,6 +165,16 @@ class Preprocess:
         """One PIL image resized and cropped by Pillow: the same pixels, in Pillow's order ``(H, W, 3)``."""
         return self._resize(image, name_of(image, 0))
 
+    def resizes_on_devices(self, size: tuple[int, int]) -> bool:
+        """Whether batches of this height and width are resized on other devices than the CPU, too.
+
+        To the pixels of Pillow; for sizes for which these cannot be promised, Pillow does it everywhere.
+        """
+        try:
+            return resize.agrees_with_pillow(self._plan(size))
+        except UnreadableImageError:
+            return False
+
     @plain_numerics()
     def _pixels(
         self,

@@ -28,13 +28,31 @@ def random_views(images: Tensor, number: int, smallest_crop: float = SMALLEST_CR
         smallest_crop: The least share of an image's area that a view shows.
         seed: Decides what is drawn, together with an image's pixels.
     """
-    if number == 1:
-        return images[:, None]
+    return views_at(images, *draw_places(images, number, smallest_crop, seed))
+
+
+def draw_places(
+    images: Tensor, number: int, smallest_crop: float = SMALLEST_CROP, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Where the pixels of random views come from, for ``views_at``; the arguments are ``random_views``'.
+
+    These are many small operations, which cost the same for one image and for many.
+
+    Returns:
+        Across ``(B, number - 1, W)`` and down ``(B, number - 1, H)``, for all views but the first.
+    """
     places = torch.arange((number - 1) * _DRAWS, device=images.device)
     keys = row_keys(images.float())  # the same pixels in another precision have the same views
     uniform = pair_scores(seed, keys, places).view(len(images), number - 1, _DRAWS)
     boxes, mirrored = draw_crops(uniform, (images.shape[2], images.shape[3]), smallest_crop)
-    return torch.cat([images[:, None], resized_crops(images, boxes, mirrored)], 1)
+    return _sampled_places(images, boxes, mirrored)
+
+
+def views_at(images: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    """The images ``(B, 3, H, W)`` and their views from the given places: ``(B, 1 + views, 3, H, W)``."""
+    if not across.shape[1]:
+        return images[:, None]
+    return torch.cat([images[:, None], _sampled(images, across, down)], 1)
 
 
 def draw_crops(uniform: Tensor, size: tuple[int, int], smallest_crop: float) -> tuple[Tensor, Tensor]:
@@ -86,18 +104,28 @@ def resized_crops(images: Tensor, boxes: Tensor, mirrored: Tensor) -> Tensor:
     Returns:
         ``(B, views, 3, H, W)``.
     """
-    batch, views = mirrored.shape
+    return _sampled(images, *_sampled_places(images, boxes, mirrored))
+
+
+def _sampled_places(images: Tensor, boxes: Tensor, mirrored: Tensor) -> tuple[Tensor, Tensor]:
+    """Where ``grid_sample`` has to look across ``(B, views, W)`` and down ``(B, views, H)``."""
     height, width = images.shape[2:]
-    top, left, heights, widths = boxes.flatten(0, 1)[..., None].unbind(1)
+    top, left, heights, widths = boxes[..., None].unbind(2)
     rows = _places(height, top, heights)
     columns = _places(width, left, widths)
-    columns = torch.where(mirrored.flatten()[:, None], columns.flip(1), columns)
-    # grid_sample counts from -1 to 1 between the outer edges
-    y, x = (2 * rows + 1) / height - 1, (2 * columns + 1) / width - 1
-    grid = torch.stack([x[:, None, :].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], -1)
+    columns = torch.where(mirrored[..., None], columns.flip(2), columns)
+    # It counts from -1 to 1 between the outer edges.
+    across, down = (2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1
+    return across.to(images.dtype), down.to(images.dtype)
+
+
+def _sampled(images: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    """Views ``(B, views, 3, H, W)``, by bilinear interpolation."""
+    batch, views = across.shape[:2]
+    x, y = across.flatten(0, 1)[:, None, :], down.flatten(0, 1)[:, :, None]
     parts = F.grid_sample(
-        images[:, None].expand(-1, views, -1, -1, -1).flatten(0, 1),
-        grid.to(images.dtype),
+        images[:, None].expand(-1, views, -1, -1, -1).flatten(0, 1),  # no copy, if it is one image
+        torch.stack(torch.broadcast_tensors(x, y), -1),
         mode="bilinear",
         padding_mode="border",
         align_corners=False,
@@ -106,7 +134,7 @@ def resized_crops(images: Tensor, boxes: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def _places(length: int, start: Tensor, extent: Tensor) -> Tensor:
-    """Where each of ``length`` pixels comes from, ``(views, length)``: never from beyond the part's edges."""
+    """Where each of ``length`` pixels comes from, ``(..., length)``: never from beyond the part's edges."""
     centres = torch.arange(length, dtype=start.dtype, device=start.device) + 0.5
     within = (centres * (extent / length) - 0.5).clamp_min(0)
     return start + torch.minimum(within, extent - 1)

@@ -1,6 +1,7 @@
 """Methods that answer each image with many random views of it, and learn nothing from one for the next."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ramen.images.augmix import STRONGEST, WEAKEST, mixed_views
-from ramen.images.views import random_views
+from ramen.images.views import draw_places, views_at
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._normalised_pixels import NormalisedPixels
@@ -51,9 +52,12 @@ class ViewMethod(Method):
         self.views = checks.integer("views", views, 1)
         self.smallest_crop = check_share("smallest_crop", smallest_crop)
         self.augmix = _check_severity(augmix)
-        self._pixels = NormalisedPixels(self.info.name, classifier) if self.augmix else None
+        pixels = NormalisedPixels(self.info.name, classifier) if self.augmix else None
         self.views_at_once = checks.integer("views_at_once", views_at_once, 1)
-        self._encode = self.record(partial(_encode, classifier))
+        # Views and the passes over them are recorded, on a GPU: one start instead of many.
+        self._encoded_views = self.record(
+            _EncodedViews(classifier, self.augmix, pixels, at_once=self.views_at_once, seed=self.seed)
+        )
 
     @abstractmethod
     def from_views(self, embeddings: Tensor) -> Tensor:
@@ -79,21 +83,34 @@ class ViewMethod(Method):
 
     def _view_embeddings(self, images: Tensor) -> Tensor:
         """``(B, views, d)``; pixels of so many views are in memory at once, however large the batch is."""
-        texts = self.classifier.class_embeddings
-        found = []
-        for part in images.to(texts.dtype).split(max(1, self.views_at_once // self.views)):
-            views = self._views_of(part).flatten(0, 1)
-            found += [self._encode(piece)[0] for piece in views.split(self.views_at_once)]
-        return torch.cat(found).view(len(images), self.views, -1)
+        at_once, found = max(1, self.views_at_once // self.views), []
+        # To draw for an image takes about as much memory as one view, and many small kernels for any number.
+        for group in images.to(self.classifier.class_embeddings.dtype).split(at_once * self.views):
+            places = draw_places(group, self.views, self.smallest_crop, self.seed)
+            parts = zip(*(rows.split(at_once) for rows in (group, *places)), strict=True)
+            found += [self._encoded_views(*part)[0] for part in parts]
+        return torch.cat(found)
 
-    def _views_of(self, images: Tensor) -> Tensor:
-        """``(B, views, 3, H, W)``; the first is the image, and is never changed."""
-        views = random_views(images, self.views, self.smallest_crop, self.seed)
-        if self._pixels is None or self.views == 1:
-            return views
-        keys = row_keys(images.float())
-        mixed = partial(mixed_views, keys=keys, severity=self.augmix, seed=self.seed)
-        return torch.cat([views[:, :1], self._pixels.changed(views[:, 1:], mixed)], 1)
+
+@dataclass(frozen=True)
+class _EncodedViews:
+    """Embeddings of views, as a function of tensors; its fields are the method's."""
+
+    classifier: ZeroShotClassifier
+    augmix: float
+    pixels: NormalisedPixels | None
+    at_once: int
+    seed: int
+
+    def __call__(self, images: Tensor, across: Tensor, down: Tensor) -> tuple[Tensor]:
+        """``(B, views, d)``, for images and the places that their views come from."""
+        views = views_at(images, across, down)
+        if self.pixels is not None and across.shape[1]:
+            # The first view is the image, and is never changed.
+            mixed = partial(mixed_views, keys=row_keys(images.float()), severity=self.augmix, seed=self.seed)
+            views = torch.cat([views[:, :1], self.pixels.changed(views[:, 1:], mixed)], 1)
+        found = [self.classifier.encode(piece) for piece in views.flatten(0, 1).split(self.at_once)]
+        return (torch.cat(found).view(*views.shape[:2], -1),)
 
 
 def _check_severity(augmix: object) -> float:
@@ -101,10 +118,6 @@ def _check_severity(augmix: object) -> float:
     if severity and not WEAKEST <= severity <= STRONGEST:
         raise ValueError(f"augmix must be 0 or between {WEAKEST} and {STRONGEST}, got {severity:g}")
     return severity
-
-
-def _encode(classifier: ZeroShotClassifier, images: Tensor) -> tuple[Tensor]:
-    return (classifier.encode(images),)
 
 
 def check_share(argument: str, value: object) -> float:
