@@ -6,6 +6,7 @@ Boudiaf et al., "Parameter-free Online Test-time Adaptation", CVPR 2022.
 import torch
 from torch import Tensor
 
+from ramen.kernels.assignments import assign
 from ramen.methods._answers import Answer
 from ramen.methods._info import MethodInfo
 from ramen.methods._neighbours import nearest_others
@@ -17,9 +18,10 @@ from ramen.utils.peers import Group
 
 AFFINITIES = ("kernel", "neighbours", "linear")
 _SMALLEST = 1e-10  # added to probabilities before the logarithm, as in LAME's code
-# Rounds after which it is decided, for all of them together, whether one has stopped: a round is then three
-# kernels instead of seventeen, which is what rounds cost on a GPU. Any number gives the same answers.
+# Rounds after which it is decided, for all of them together, whether one has stopped: a round is then one
+# kernel on a GPU, and what its kernels cost to start is what it costs. Any number gives the same answers.
 _ROUNDS_AT_ONCE = 20
+_NUMBERS_AT_ONCE = 1 << 20  # on a GPU, which does not stop: more rounds, as long as they are small
 
 
 @register(
@@ -94,17 +96,20 @@ class LAME(EmbeddingMethod):
         log_assigned = prior.log_softmax(1)
         done = torch.zeros_like(prior[0, 0], dtype=torch.bool)
         last = torch.full_like(prior[:1, 0], torch.nan)
-        for start in range(0, self.rounds, _ROUNDS_AT_ONCE):
-            found, evidence = [log_assigned], []
-            for _ in range(min(_ROUNDS_AT_ONCE, self.rounds - start)):
-                evidence.append(prior + affinities @ found[-1].exp())
-                found.append(evidence[-1].log_softmax(1))
-            energies = _energies(torch.stack(found[:-1]), prior, torch.stack(evidence), usable)
+        at_once = _rounds_at_once(prior)
+        for start in range(0, self.rounds, at_once):
+            assigned, seen = log_assigned.exp(), []
+            for _ in range(min(at_once, self.rounds - start)):
+                assigned, evidence = assign(prior, affinities, assigned)
+                seen.append(evidence)
+            every = torch.stack(seen)
+            found = torch.cat([log_assigned[None], every.log_softmax(2)])
+            energies = _energies(found[:-1], prior, every, usable)
             before = torch.cat([last, energies[:-1]])
             stops = (energies - before).abs() <= self.tolerance * before.abs()
             # the assignments that the first round that stops has found; those of the last if none does
             first = torch.where(stops.any(), stops.to(torch.uint8).argmax(), len(stops))
-            new = torch.stack(found).index_select(0, first.view(1))[0]
+            new = found.index_select(0, first.view(1))[0]
             log_assigned = torch.where(done, log_assigned, new)
             done, last = done | stops.any(), energies[-1:]
             if done.device.type == "cpu" and done:
@@ -127,6 +132,12 @@ class LAME(EmbeddingMethod):
         # sigma may be 0, of images that are all the same
         kernel = torch.exp(-(distances / sigma).square() / 2)
         return torch.where(both, torch.where(distances > 0, kernel, 1), 0)
+
+
+def _rounds_at_once(prior: Tensor) -> int:
+    if prior.device.type == "cpu":
+        return _ROUNDS_AT_ONCE
+    return max(_ROUNDS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, prior.numel()))
 
 
 def _energies(log_assigned: Tensor, prior: Tensor, evidence: Tensor, usable: Tensor) -> Tensor:

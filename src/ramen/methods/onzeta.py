@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ramen.kernels import proxies
 from ramen.methods._answers import Answer
 from ramen.methods._info import MethodInfo
 from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
@@ -14,9 +15,6 @@ from ramen.methods._registry import register
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
-
-_PIECE = 32  # images that are followed through the proxies at a time; any number gives the same answers
-_SHORTEST = 1e-6  # length of a proxy after a step, before it is made 1 again
 
 
 @register(
@@ -101,7 +99,8 @@ class OnZeta(EmbeddingMethod):
         embeddings, usable = without_refused(embeddings, usable)
         number = (self.learned + usable.cumsum(0)).clamp_min(1).to(embeddings.dtype)
         rates = usable / number.sqrt()  # 0 for images that must leave no trace
-        pieces = zip(embeddings.split(_PIECE), rates.split(_PIECE), strict=True)
+        at_once = proxies.images_at_once(self.proxies)
+        pieces = zip(embeddings.split(at_once), rates.split(at_once), strict=True)
         answers = [self._answer(*piece) for piece in pieces]
         self.learned = self.learned + usable.sum()
 
@@ -113,40 +112,21 @@ class OnZeta(EmbeddingMethod):
     def _answer(self, embeddings: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
         """Log probabilities of the text with the prior, and of the proxies; both learn from every image.
 
-        The proxies are followed only as far as these images see them: the cosines of ``v - step z``, made
-        unit again, follow from those of v and of z. The proxies themselves take all steps at once in the end.
+        The proxies are followed only as far as these images see them, and take all steps at once in the end.
         """
-        # On a GPU an image costs what its small kernels cost to start: all that can be is computed before.
         clf, sharpness = self.classifier, self.classifier.logit_scale / self.temperature
-        prior, text_logits = self.prior, clf.logits(embeddings)
-        prior_rates = (self.prior_lr * clf.logit_scale / 100) * rates
-        proxy_rates = (self.proxy_lr * sharpness) * rates
-        similar = sharpness * (embeddings @ embeddings.T)
-        minus_half_own = similar.diagonal() / -2
-        seen = sharpness * (embeddings @ self.proxies.T)  # logits of each image by the proxies
-        one = torch.ones_like(prior[:1])
-        log_text, log_proxies, steps, shrinking = [], [], [], []
-        for place in range(len(rates)):
-            # 1. The text's probabilities with the prior, which rises for classes that come too rarely.
-            log_text.append((text_logits[place] + prior).log_softmax(0))
-            balanced = log_text[-1].exp()
-            excess = balanced - self.balance / clf.num_classes
-            prior = torch.addcmul(prior, excess, prior_rates[place], value=-1).clamp_min(0)
-
-            # 2. The proxies' probabilities, and a step along the gradient of their cross entropy to 1.
-            own = seen[place]
-            log_proxies.append(own.log_softmax(0))
-            step = proxy_rates[place] * (log_proxies[-1].exp() - balanced)
-            # the squared length after it: 1 - 2 step cosine + step^2, as embeddings have length 1
-            away = torch.addcmul(own, step, minus_half_own[place])
-            squared = torch.addcmul(one, step, away, value=-2 / sharpness)
-            shrink = squared.clamp_min(_SHORTEST**2).rsqrt()
-            seen = torch.addcmul(seen, similar[:, place, None], step, value=-1) * shrink
-            steps.append(step)
-            shrinking.append(shrink)
-
-        shrunk = torch.stack(shrinking).flip(0).cumprod(0).flip(0)  # by its own and all later steps
-        moved = shrunk[0][:, None] * self.proxies - (torch.stack(steps) * shrunk).T @ embeddings
+        start = proxies.Start(
+            text_logits=clf.logits(embeddings),
+            seen=sharpness * (embeddings @ self.proxies.T),
+            similar=sharpness * (embeddings @ embeddings.T),
+            prior=self.prior,
+            prior_rates=(self.prior_lr * clf.logit_scale / 100) * rates,
+            proxy_rates=(self.proxy_lr * sharpness) * rates,
+        )
+        found = proxies.follow(start, self.balance / clf.num_classes, sharpness)
+        shrunk = found.shrinking.flip(0).cumprod(0).flip(0)  # by its own and all later steps
+        moved = shrunk[0][:, None] * self.proxies - (found.steps * shrunk).T @ embeddings
         finite = moved.isfinite().all(1, keepdim=True)  # unless steps have cancelled a proxy again and again
-        self.proxies, self.prior = torch.where(finite, F.normalize(moved, dim=1), self.proxies), prior
-        return torch.stack(log_text), torch.stack(log_proxies)
+        self.proxies = torch.where(finite, F.normalize(moved, dim=1), self.proxies)
+        self.prior = found.prior
+        return found.log_text, found.log_proxies

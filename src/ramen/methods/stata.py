@@ -3,13 +3,11 @@
 Zanella et al., "Realistic Test-Time Adaptation of Vision-Language Models", CVPR 2025.
 """
 
-from dataclasses import dataclass
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.memory.class_means import membership
+from ramen.kernels import gaussians
+from ramen.kernels.assignments import assign
 from ramen.methods._answers import Answer
 from ramen.methods._info import MethodInfo
 from ramen.methods._neighbours import nearest_others
@@ -18,9 +16,6 @@ from ramen.methods._registry import register
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.peers import Group
-
-_SMALLEST_VARIANCE = 1e-8  # of a coordinate of unit vectors
-_SMALLEST_WEIGHT = 1e-30  # of a class that has no image: it then counts for nothing
 
 
 @register(
@@ -97,71 +92,29 @@ class StatA(EmbeddingMethod):
         neighbour_weights = scale * self._neighbour_weights(embeddings, usable)
         density_weight = scale * self.density_weight * 512 / texts.shape[1]
 
-        images = _Images(embeddings, usable)
-        assigned = torch.where(usable[:, None], prior.softmax(1), 0)
-        first = images.squared_distances(assigned, texts).sum(0) / usable.sum().clamp_min(1)
-        gaussians = _Gaussians(texts, first.expand_as(texts))
+        images = gaussians.with_squares(embeddings)
+        assigned = prior.softmax(1)
+        first = self._first_variances(images, torch.where(usable[:, None], assigned, 0), usable)
+        factors, constants = gaussians.density_factors(texts, first.expand_as(texts))
         for number in range(self.rounds + 1):
             if number:
-                gaussians = self._estimate(images, torch.where(usable[:, None], assigned, 0), first)
-            evidence = torch.add(prior, gaussians.log_densities(images), alpha=density_weight)
+                factors, constants = gaussians.anchored(images, usable, assigned, texts, first, self.anchor)
+            # log densities are half of minus what constants and factors say
+            evidence = torch.add(prior, constants, alpha=-density_weight / 2)
+            evidence.addmm_(images, factors.T, alpha=-density_weight / 2)
             for _ in range(self.steps):
                 # images that are not usable have no weight, whatever they are assigned to
-                logits = torch.addmm(evidence, neighbour_weights, assigned)
-                assigned = logits.softmax(1)
+                assigned, logits = assign(evidence, neighbour_weights, assigned)
         return Answer(logits.log_softmax(1), zero_shot, usable)
+
+    def _first_variances(self, images: Tensor, assigned: Tensor, usable: Tensor) -> Tensor:
+        """One for each coordinate ``(d,)``, around the texts, for all classes."""
+        weights, texts = assigned.sum(0)[:, None], self.classifier.class_embeddings
+        squared = gaussians.squared_distances(assigned.T @ images, weights, texts)
+        return squared.sum(0) / usable.sum().clamp_min(1)
 
     def _neighbour_weights(self, embeddings: Tensor, usable: Tensor) -> Tensor:
         """The cosines of neighbours, in both directions, over how many neighbours there are, ``(B, B)``."""
         cosines = embeddings @ embeddings.T
         near = torch.where(nearest_others(cosines, usable, self.neighbours), cosines, 0)
         return (near + near.T) / (2 * self.neighbours)
-
-    def _estimate(self, images: "_Images", assigned: Tensor, first: Tensor) -> "_Gaussians":
-        """The classes' Gaussians: of their images, and of the text the more the fewer images they have."""
-        texts = self.classifier.class_embeddings
-        counts = membership(assigned.argmax(1), images.usable, len(texts)).sum(0, dtype=texts.dtype)[:, None]
-        share = counts / (counts + self.anchor)
-        own = F.normalize(assigned.T @ images.embeddings, dim=1)
-        means = F.normalize(torch.lerp(texts, own, share), dim=1)
-        weights = assigned.sum(0)[:, None].clamp_min(_SMALLEST_WEIGHT)
-        away = texts - means
-        variances = torch.lerp(
-            torch.addcmul(first, away, away), images.squared_distances(assigned, means) / weights, share
-        )
-        return _Gaussians(means, variances)
-
-
-class _Images:
-    """A batch and what is computed of it once: on a GPU a round costs what its small kernels cost to start.
-
-    Args:
-        embeddings: ``(B, d)``, 0 for images that are not usable.
-        usable: ``(B,)``.
-    """
-
-    def __init__(self, embeddings: Tensor, usable: Tensor) -> None:
-        self.embeddings, self.usable = embeddings, usable
-        self.with_squares = torch.cat([embeddings.square(), -2 * embeddings], 1)  # (B, 2d)
-
-    def squared_distances(self, assigned: Tensor, centres: Tensor) -> Tensor:
-        """Squared distances from a class's centre in each coordinate, summed by assignment, ``(C, d)``."""
-        squares, minus_twice = (assigned.T @ self.with_squares).chunk(2, 1)
-        weights = assigned.sum(0)[:, None]
-        return torch.addcmul(squares, centres, torch.addcmul(minus_twice, weights, centres)).clamp_min(0)
-
-
-@dataclass(frozen=True)
-class _Gaussians:
-    """One for each class, with a variance ``(C, d)`` for each coordinate around its mean ``(C, d)``."""
-
-    means: Tensor
-    variances: Tensor
-
-    def log_densities(self, images: _Images) -> Tensor:
-        """``(B, C)``, without what all classes have in common; no tensor has a size of B x C x d."""
-        variances = self.variances.clamp_min(_SMALLEST_VARIANCE)
-        precisions = variances.reciprocal()
-        weighted = self.means * precisions
-        of_class = torch.addcmul(variances.log(), self.means, weighted).sum(1)
-        return -0.5 * torch.addmm(of_class, images.with_squares, torch.cat([precisions, weighted], 1).T)
