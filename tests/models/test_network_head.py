@@ -122,7 +122,7 @@ def test_logits_equal_the_networks_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["torchvision resnet", "timm vit", "transformers vit", "mlp"])
 def test_sample_gradients_equal_single_backward_passes(name: str) -> None:
-    module, images = network(name), noise()
+    module, images = network(name).double(), noise().double()  # in fp32, rounding may switch a ReLU
     clf = classifier(module)
     rows = clf.encoder.base.expand(len(images), -1).clone().requires_grad_()
     found = clf.gradient(entropy(clf.logits(clf.encode(images, rows))).sum(), rows)
@@ -132,7 +132,7 @@ def test_sample_gradients_equal_single_backward_passes(name: str) -> None:
         own = torch.autograd.grad(entropy(own_logits(module, image[None])).sum(), wanted)
         expected = torch.cat([part.flatten() for part in own])
         assert expected.abs().max() > 1e-4
-        assert (gradient - expected).norm() <= 1e-4 * expected.norm()
+        assert (gradient - expected).norm() <= 1e-9 * expected.norm()
 
 
 def test_fused_equals_plain() -> None:

@@ -20,6 +20,8 @@ from ramen.encoder.flat_parameters import AffineSlice
 from ramen.encoder.fused.description import NotCoveredError
 from ramen.encoder.fused.passes import FusedPasses
 from ramen.encoder.fused.readers import read_passes
+from ramen.encoder.fused.routed import RoutedTransformer, covers
+from ramen.encoder.fused.transformer import FusedTransformer
 from ramen.encoder.gradient_scaling import GradientScaling
 from ramen.encoder.module_facts import check_fused, example_shape, stated_size, tolerance, weight_dtype
 from ramen.encoder.own_passes import OwnPasses, Router
@@ -91,6 +93,7 @@ class AffineEncoder:
         self.embed_dim: int | None = None  # known once images have been seen
         self._owner: nn.Module | None = module  # until the copy has been compared with it
         self._passes: FusedPasses | None = None
+        self._routed: RoutedTransformer | None = None  # the fused passes with a router, if they have these
         self._build(module, frozenset())
         shape = example_shape(example, self.image_size)
         if shape is not None and (blind := self._probe(shape)):
@@ -118,8 +121,8 @@ class AffineEncoder:
             normalize: If False, return the module's own output, in its own length, and in its own type (fp32
                 with gradients in fp16).
             router: Asked by every norm layer in turn, with its name and the means of its input, what to add
-                to its norm parameters for each image; passes are not fused then. Gradients flow through it,
-                and in fp16 are not scaled.
+                to its norm parameters for each image; passes are then fused for vision transformers of
+                open_clip alone. Gradients flow through it, and in fp16 are not scaled.
         """
         self._check_images(images)
         if statistics is not None:
@@ -235,6 +238,8 @@ class AffineEncoder:
         difference = "" if image_shape is None else self._difference(passes, image_shape)
         if not difference:
             self._passes = passes
+            if isinstance(passes, FusedTransformer) and covers(passes.tower):
+                self._routed = RoutedTransformer(passes, places)
         return difference
 
     @torch.no_grad()
@@ -267,7 +272,7 @@ class AffineEncoder:
                 "leaves them out of the flat vector"
             )
         if self._passes is not None and (difference := self._difference(self._passes, shape)):
-            self._passes, self.plain_reason = None, difference
+            self._passes, self._routed, self.plain_reason = None, None, difference
 
     def _check_affine(self, affine: Tensor | None, batch: int) -> Tensor:
         if affine is None:
@@ -289,10 +294,12 @@ class AffineEncoder:
     ) -> Tensor:
         """The module's output, by its own forward pass or the fused one."""
         images = images.to(self.device, self.dtype)
-        passes = self._passes
-        if passes is None or statistics is not None or router or images.requires_grad:
+        passes = None if statistics is not None or images.requires_grad else self._passes
+        if passes is None or (router is not None and self._routed is None):
             return self._own(images, affine, statistics, router)
         prepared = images if passes.is_prepared(images) else passes.prepare(images)
+        if router is not None and self._routed is not None:
+            return self._routed(prepared, affine, router)
         if torch.is_grad_enabled() and affine.requires_grad:
             features: Tensor = _FusedFunction.apply(prepared, affine, passes)
             return features

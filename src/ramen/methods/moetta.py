@@ -5,13 +5,16 @@ Fan et al., "MoETTA: Test-Time Adaptation Under Mixed Distribution Shifts with M
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ramen.encoder.affine_encoder import AffineEncoder
 from ramen.encoder.batchnorm_statistics import choose, of_batch
+from ramen.kernels import expert_choice
 from ramen.kernels.cuda_graphs import holds
+from ramen.kernels.expert_choice import Choice, Experts
 from ramen.methods._answers import Answer
 from ramen.methods._base import Method
 from ramen.methods._info import MethodInfo
@@ -51,8 +54,8 @@ _LOSS_SCALE = 2.0**10  # in fp16, against gradients that vanish
             "CLIP. MoETTA freezes the layers 0 to 14 of a ViT-L (frozen=15)",
             "MoETTA is made for LayerNorm; here also BatchNorm, whose routers see the mean pixel. It keeps "
             "its running statistics unless statistics='batch'",
-            "passes are not fused, as a router needs what is inside the encoder; in fp16 the loss is scaled "
-            "by 1,024",
+            "routers need what is inside the encoder: passes are fused for vision transformers of open_clip "
+            "alone, and compute all tokens of the last block; in fp16 the loss is scaled by 1,024",
             "routers start with random weights, decided by the seed",
         ),
     )
@@ -207,6 +210,13 @@ class Routing:
     probabilities: list[Tensor] = field(default_factory=list)
     chosen: list[Tensor] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # Divided once, so that the gradients of all layers are put together once.
+        layers, many = list(self.layers.values()), self.experts
+        sizes = [many * size for layer in layers for size in (layer.size, layer.inputs, 1)]
+        parts = iter(self.mixture[layers[0].start :].split(sizes))
+        self._parts = {name: tuple(next(parts).view(many, -1) for _ in range(3)) for name in self.layers}
+
     def choose(self, name: str, means: Tensor) -> Tensor | None:
         """What the chosen experts of a layer add to its weight and bias ``(B, size)``, if it has experts.
 
@@ -214,17 +224,39 @@ class Routing:
         """
         if name not in self.layers:
             return None
-        layer, many = self.layers[name], self.experts
-        sizes = (many * layer.size, many * layer.inputs, many)
-        part = self.mixture[layer.start : layer.start + sum(sizes)]
-        offsets, weight, bias = part.split(sizes)
-        logits = means.flatten(1).to(part.dtype) @ weight.view(many, layer.inputs).T + bias
-        probabilities = logits.softmax(1)
-        likeliest, chosen = probabilities.max(1)
+        offsets, weight, bias = self._parts[name]
+        means = means.flatten(1).to(weight.dtype)
+        added: Tensor
+        added, probabilities, chosen = _Choose.apply(means, offsets, weight, bias.view(-1))
         self.probabilities.append(probabilities)
         self.chosen.append(chosen)
-        added: Tensor = offsets.view(many, layer.size)[chosen] * (likeliest / likeliest.detach())[:, None]
         return added
+
+
+class _Choose(torch.autograd.Function):
+    """``ramen.kernels.expert_choice`` as a differentiable function of means and experts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, means: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        choice = expert_choice.forward(means, Experts(offsets, weight, bias))
+        ctx.save_for_backward(means, offsets, weight, bias, choice.added, choice.probabilities, choice.chosen)
+        ctx.mark_non_differentiable(choice.chosen)
+        return choice.added, choice.probabilities, choice.chosen
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, of_added: Tensor, of_probabilities: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+        means, offsets, weight, bias, *choice = ctx.saved_tensors
+        of_means, found = expert_choice.backward(
+            of_added,
+            of_probabilities,
+            means,
+            Experts(offsets, weight, bias),
+            Choice(*choice),
+        )
+        return of_means, found.offsets, found.weight, found.bias
 
 
 def _layers(encoder: AffineEncoder, experts: int, frozen: int) -> dict[str, _Layer]:

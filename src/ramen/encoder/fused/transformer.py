@@ -119,11 +119,11 @@ class FusedTransformer:
         """From the residual stream ``x + delta`` before the block to both parts of it after the block."""
         attention_part, mlp = block.attention, block.mlp
         first = norm.forward(x, delta, affine, attention_part.norm)
-        attended, saved_attention = self._attend(attention_part, first, affine, first_only, keep=True)
+        attended, saved_attention = self.attend(attention_part, first, affine, first_only, keep=True)
         stream = first.total[:, :1] if first_only else first.total
         delta = F.linear(attended, attention_part.out_weight, attention_part.out_bias)
         second = norm.forward(stream, delta, affine, mlp.norm)
-        activated, saved_mlp = self._activate(mlp, second, affine)
+        activated, saved_mlp = self.activate(mlp, second, affine)
         delta = F.linear(activated, mlp.proj_weight, mlp.proj_bias)
         return second.total, delta, (saved_attention, saved_mlp)
 
@@ -137,16 +137,16 @@ class FusedTransformer:
     ) -> Tensor:
         """The same if nothing is saved: products are added to ``x`` in place, biases only in the norms."""
         first = norm.forward(x, None, affine, block.attention.norm, bias_sums[0])
-        attended, _ = self._attend(block.attention, first, affine, first_only, keep=False)
+        attended, _ = self.attend(block.attention, first, affine, first_only, keep=False)
         del first
         x = x[:, :1] if first_only else x
         _add_product(x, attended, block.attention.out_weight)
         second = norm.forward(x, None, affine, block.mlp.norm, bias_sums[1])
-        activated, _ = self._activate(block.mlp, second, affine)
+        activated, _ = self.activate(block.mlp, second, affine)
         _add_product(x, activated, block.mlp.proj_weight)
         return x
 
-    def _attend(
+    def attend(
         self, part: FusedAttention, normalised: NormResult, affine: Tensor, first_only: bool, *, keep: bool
     ) -> tuple[Tensor, _SavedAttention]:
         """What the last product of an attention takes; queries of the first token alone if it is enough."""
@@ -167,7 +167,7 @@ class FusedTransformer:
         return output, _SavedAttention(normalised, query_norm, key_norm, attended, inner)
 
     @staticmethod
-    def _activate(part: FusedMlp, normalised: NormResult, affine: Tensor) -> tuple[Tensor, _SavedMlp]:
+    def activate(part: FusedMlp, normalised: NormResult, affine: Tensor) -> tuple[Tensor, _SavedMlp]:
         """What the second product of an MLP takes."""
         hidden = F.linear(normalised.output, part.fc_weight, part.fc_bias)
         output, inner = activation.forward(hidden, part.activation), None
@@ -187,25 +187,27 @@ class FusedTransformer:
         saved.head = None
         for block in reversed(self.tower.blocks):
             saved_attention, saved_mlp = saved.blocks.pop()
-            stream = self._mlp_backward(block.mlp, saved_mlp, stream, affine, rows)
-            stream = self._attention_backward(block.attention, saved_attention, stream, affine, rows)
+            stream = self.mlp_backward(block.mlp, saved_mlp, stream, affine, rows)
+            stream = self.attention_backward(block.attention, saved_attention, stream, affine, rows)
         if saved.norm_before is not None and self.tower.norm_before is not None:
             norm.backward(stream, saved.norm_before, affine, self.tower.norm_before, None, rows)
         return rows.sum(1)
 
     @staticmethod
-    def _mlp_backward(
+    def mlp_backward(
         part: FusedMlp, saved: _SavedMlp, stream: Tensor, affine: Tensor, rows: Tensor
     ) -> Tensor:
+        """From the gradient of the residual stream after an MLP to that before its norm."""
         activated = stream @ part.proj_weight
         if saved.inner_norm is not None and part.inner_norm is not None:
             activated = norm.backward(activated, saved.inner_norm, affine, part.inner_norm, None, rows)
         hidden = activation.backward(activated, saved.hidden, part.activation)
         return norm.backward(hidden @ part.fc_weight, saved.norm, affine, part.norm, stream, rows)
 
-    def _attention_backward(
+    def attention_backward(
         self, part: FusedAttention, saved: _SavedAttention, stream: Tensor, affine: Tensor, rows: Tensor
     ) -> Tensor:
+        """The same for an attention."""
         heads, rotation = self.tower.heads, self.tower.rotation
         attended = stream @ part.out_weight
         if saved.inner_norm is not None and part.inner_norm is not None:
