@@ -34,14 +34,14 @@ class TracingRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.method: ramen.Method | None = None  # whose states recorded functions change in place
+        self.methods: list[ramen.Method] = []  # whose states recorded functions change in place
         self.graphs: list[TracedGraph] = []
 
     def records_on(self, device: object) -> bool:
         return True
 
     def graph(self, function: Function, tensors: tuple[Tensor, ...]) -> TracedGraph:
-        places = kept_tensors(self.method)
+        places = [tensor for method in self.methods for tensor in kept_tensors(method)]
         before = [tensor.clone() for tensor in places]
         graph = TracedGraph(function, tensors)
         for tensor, content in zip(places, before, strict=True):
@@ -65,7 +65,8 @@ def traced(name: str, tower: str = "vit", **parameters: object) -> tuple[ramen.M
     """A method as on a GPU: recorded."""
     classifier, recorder = testing.small_classifier(tower), TracingRecorder()
     classifier.recorder = lambda: recorder
-    recorder.method = method = ramen.create(name, classifier, **parameters)
+    method = ramen.create(name, classifier, **parameters)
+    recorder.methods.append(method)
     return method, recorder
 
 

@@ -323,6 +323,32 @@ def test_the_passes_of_a_method_with_a_host_side_memory_are_recorded(name: str) 
     assert sum(graph.replays for graph in recorder.graphs) > 20
 
 
+@pytest.mark.parametrize(
+    ("parameters", "graphs"),
+    [
+        ({"views_at_once": 4}, 1),  # parts of the views of one image
+        ({"views_at_once": 12}, 2),  # of two images, and of one, the last of a batch
+        ({"views_at_once": 12, "augmix": 3}, 2),
+        ({"views": 1}, 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["mta", "tps", "zero"])
+def test_views_are_recorded_together_with_the_passes_over_them(
+    name: str, parameters: dict, graphs: int
+) -> None:
+    given = {"views": 6, **parameters}
+    method, recorder = traced(name, **given)
+    plain = ramen.create(name, testing.small_classifier(), **given)
+    for batch in stream(36).split(5):
+        assert_same(*(m.predict(batch) for m in (method, plain)))
+    assert len(recorder.graphs) == graphs
+    chunk = max(1, given.get("views_at_once", 64) // given["views"])
+    chunks = sum(-(-len(batch) // chunk) for batch in stream(36).split(5))
+    # all but those that came before the recordings, two for each
+    assert chunks - sum(graph.replays for graph in recorder.graphs) <= 2 * (graphs + 1)
+
+
 def test_a_recorded_function_within_another_is_part_of_it() -> None:
     recorder = ScarceRecorder(room=9)
     inner = recorder.record(scaled)
@@ -433,7 +459,7 @@ def test_a_recording_that_does_not_fit_is_done_without() -> None:
     with pytest.warns(UserWarning, match="no CUDA graph could be recorded"):
         outputs = [recorded(x)[0] for x in inputs]
     assert all(torch.equal(y, 2 * x) for x, y in zip(inputs, outputs, strict=True))
-    assert len(calls) == 7  # one of them was the recording
+    assert len(calls) == 8  # of them two recordings: the second one after torch has given its caches back
 
 
 @pytest.mark.gpu

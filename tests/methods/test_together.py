@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.methods import Method, predict_together
+from ramen.methods._shared_passes import recordings_of
+from tests.fakes.traced_graphs import TracingRecorder
 
 FEW = {
     "ramen": {"capacity": 6, "topk": 2, "visibility": "causal"},
@@ -123,7 +126,7 @@ def test_a_first_pass_that_fails_teaches_nothing(monkeypatch: pytest.MonkeyPatch
 
 def test_a_second_pass_that_fails_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     methods = streams("vit")
-    monkeypatch.setattr("ramen.methods._together._SharedBatch.second_passes", lambda *args: 1 / 0)
+    monkeypatch.setattr("ramen.methods._shared_passes.SharedBatch.second_passes", lambda *args: 1 / 0)
     answers = predict_together([(method, torch.randn(2, 3, 32, 32)) for method in methods])
     assert all(isinstance(answer, ZeroDivisionError) for answer in answers)
     assert [method.images_seen for method in methods] == [2] * 4
@@ -161,14 +164,69 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert method.images_seen == 0
 
 
+@pytest.mark.parametrize("invariant", [False, True])
+def test_replayed_steps_are_those_of_any_other_stream(invariant: bool) -> None:
+    """As on a GPU: memories that grow and wrap around, few and many images, unusable ones among them."""
+    clf, recorder = testing.small_classifier(), TracingRecorder()
+    plain = [ramen.create("ramen", clf, **FEW["ramen"]) for _ in range(3)]
+    recording = clf.with_classes(list(clf.classes))
+    recording.recorder = lambda: recorder  # type: ignore[method-assign]
+    replayed = [ramen.create("ramen", recording, **FEW["ramen"]) for _ in range(3)]
+    recorder.methods += replayed
+    for method in (*plain, *replayed):
+        method.memory.fixed_shapes = True
+    generator = torch.Generator().manual_seed(5)
+    for number in range(24):
+        counts = [(1, 3, 9), (2, 8, 1), (40, 1, 4)][number % 3]
+        images = [torch.randn(count, 3, 32, 32, generator=generator) for count in counts]
+        images[number % 3][0, 0, 3, 3] = torch.nan
+        given = {"return_support": True, "batch_sizes": (16,), "invariant": invariant}
+        expected, found = (
+            predict_together(list(zip(methods, images, strict=True)), **given)
+            for methods in (plain, replayed)
+        )
+        for one, other in zip(found, expected, strict=True):
+            assert isinstance(one, ramen.Prediction)
+            assert isinstance(other, ramen.Prediction)
+            assert torch.equal(one.fallback, other.fallback)
+            torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
+            valid = other.support.valid
+            assert torch.equal(one.support.valid, valid)
+            assert torch.equal(one.support.numbers[valid], other.support.numbers[valid])
+    for one, other in zip(replayed, plain, strict=True):
+        state, expected_state = one.state_dict(), other.state_dict()
+        del expected_state["header"]  # it names the classifier
+        for name, tensor in expected_state.items():
+            is_column = name.removeprefix("content.") in one.memory.columns
+            rows = slice(1, None) if is_column else ...  # the first row of a column belongs to no entry
+            assert state[name][rows].equal(tensor[rows]), name
+        assert one.images_seen == other.images_seen
+        assert one.images_refused == 8
+    assert sum(graph.replays for graph in recorder.graphs) > 40
+
+
+def test_recordings_of_streams_that_are_gone_or_not_used_are_dropped(monkeypatch) -> None:
+    monkeypatch.setattr("ramen.methods._recorded_own_steps._MOST_METHODS", 2)
+    clf, recorder = testing.small_classifier(), TracingRecorder()
+    clf.recorder = lambda: recorder  # type: ignore[method-assign]
+    methods = [ramen.create("ramen", clf, **FEW["ramen"]) for _ in range(3)]
+    steps = recordings_of(clf).steps
+    for method in (*methods[:2], methods[0], methods[2]):
+        predict_together([(method, torch.randn(1, 3, 32, 32))])
+    assert list(steps._steps) == [id(methods[0]), id(methods[2])]
+    gone = ref(methods[2])
+    del methods[2], method
+    assert gone() is None  # nothing here keeps a method alive
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_shared_passes_on_a_gpu(dtype: str) -> None:
-    """Recorded as CUDA graphs after a few calls; the first images are answered without."""
+    """Passes and steps are CUDA graphs after a few calls; the first images are answered without."""
     clf = testing.small_classifier("vit", dtype=dtype, device="cuda")
     together, alone = ([ramen.create("ramen", clf, **FEW["ramen"]) for _ in range(3)] for _ in range(2))
     equal = total = 0
-    for _ in range(8):
+    for _ in range(40):  # until the memories have grown for the last time
         parts = [torch.randn(count, 3, 32, 32, device="cuda") for count in (1, 3, 2)]
         answers = predict_together(list(zip(together, parts, strict=True)), batch_sizes=(8,))
         for method, images, out in zip(alone, parts, answers, strict=True):
@@ -176,3 +234,8 @@ def test_shared_passes_on_a_gpu(dtype: str) -> None:
             equal += int((out.labels == method.predict(images).labels).sum())
             total += len(images)
     assert equal >= 0.95 * total
+    for one, other in zip(together, alone, strict=True):
+        assert torch.equal(one.memory._index["counts"].sum(), other.memory._index["counts"].sum())
+    recorded = [step for _, step in recordings_of(clf).steps._steps.values()]
+    assert len(recorded) == 3
+    assert all(any(step._recordings.values()) for step in recorded)

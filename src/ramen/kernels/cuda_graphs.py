@@ -1,7 +1,9 @@
 """Functions of tensors as CUDA graphs: their kernels start together instead of one by one.
 
 For small batches most of the time goes into starting kernels. A graph is recorded when a shape comes for the
-third time, so that a stream's last short batch costs nothing extra, and is replayed from then on.
+third time, so that a stream's last short batch costs nothing extra, and is replayed from then on. Recording
+takes about as long as the function itself does without a graph: nothing waits for it, and torch's caches stay
+as they are.
 
 A recorded function cannot branch on what the device computes. If it almost always goes the same way, it asks
 ``holds(condition)``: a recording assumes that the condition holds, and a batch for which it does not is
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -75,14 +77,19 @@ class Recorder:
         self._alive: WeakSet[_CudaGraph] = WeakSet()
         self._warned = False
 
-    def record(self, function: Function) -> "Recorded":
+    def record(self, function: Function, *, calls: int = CALLS_TO_RECORD) -> "Recorded":
         """``function``, which takes and returns tensors on one device and does not wait for it.
 
         It may also change tensors in place that it does not take, as long as these stay at their address,
         and take keyword arguments that are not tensors. If a recorded function calls another one, the inner
         one is part of the outer recording.
+
+        Args:
+            function: The function.
+            calls: The call with tensors of the same shapes at which it is recorded; at least
+                ``CALLS_TO_RECORD``.
         """
-        return Recorded(self, function)
+        return Recorded(self, function, calls)
 
     def records_on(self, device: torch.device) -> bool:
         """Whether functions of tensors there are recorded."""
@@ -92,7 +99,12 @@ class Recorder:
         """A recording of ``function`` for tensors like these. Recording does not do the function's work."""
         if not self._alive:
             self._pool = torch.cuda.graph_pool_handle()  # a memory pool dies with the last of its graphs
-        graph = _CudaGraph(self._pool, function, tensors)
+        try:
+            graph = _CudaGraph(self._pool, function, tensors)
+        except torch.OutOfMemoryError:  # while something is recorded, torch cannot give its caches away
+            gc.collect()
+            torch.cuda.empty_cache()
+            graph = _CudaGraph(self._pool, function, tensors)
         self._alive.add(graph)
         return graph
 
@@ -120,9 +132,10 @@ class _Recording:
 class Recorded:
     """A function that is recorded for each shape of its arguments; without a GPU it is simply called."""
 
-    def __init__(self, recorder: Recorder, function: Function) -> None:
+    def __init__(self, recorder: Recorder, function: Function, calls: int) -> None:
         self.recorder = recorder
         self.function = function
+        self._calls_to_record = calls
         self._frozen: dict[str, Any] = {}
         self._calls: dict[Shapes, int] = {}
         self._recordings: dict[Shapes, _Recording | None] = {}  # None: it could not be recorded
@@ -154,7 +167,7 @@ class Recorded:
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         if shapes not in self._recordings:
             calls = self._calls[shapes] = self._calls.get(shapes, 0) + 1
-            if calls < CALLS_TO_RECORD or len(self._recordings) >= _MOST_SHAPES:
+            if calls < self._calls_to_record or len(self._recordings) >= _MOST_SHAPES:
                 return None
             self._recordings[shapes] = self._record(function, tensors)
         return self._recordings[shapes]
@@ -199,29 +212,40 @@ class _CudaGraph:
 
 @contextmanager
 def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
-    """A block whose kernels go into ``graph``; if it fails, everything is as before."""
+    """A block whose kernels go into ``graph``; if it fails, everything is as before.
+
+    Not ``torch.cuda.graph``, which first waits for the device and empties torch's caches: filling them again
+    takes longer than the recording, and a service would stop for a quarter of a second.
+    """
     failure: RuntimeError | None = None
     with (
         _RECORDING,
         _no_garbage_collection(),
         torch.cuda.device(device),
-        torch.cuda.stream(torch.cuda.current_stream(device)),  # back to it, also if recording fails
-        # Other threads may allocate meanwhile: they prepare the next batches.
-        torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+        torch.cuda.stream(_recording_stream(device)),
     ):
+        # Other threads may allocate meanwhile: they prepare the next batches.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             yield
         except RuntimeError as error:  # the recording has to be ended properly first
             failure = error
+        finally:
+            graph.capture_end()
     if failure is not None:
         raise failure
+
+
+@cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all recordings: graphs share memory only if they were recorded in the same stream."""
+    return torch.cuda.Stream(device)
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Freeing another graph during a recording would spoil it."""
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.methods._answers import Answer
+from ramen.methods._answers import Answer, Support
 from ramen.methods._base import Method
 
 
@@ -78,11 +78,13 @@ class OwnStep:
 
     Attributes:
         affine: The norm parameters ``(B, G)`` that the images are to be answered with.
-        answer: Makes the answer of the logits that the second pass gives.
+        usable: For which images the method could work; the others are answered zero-shot.
+        support: Returns the entries behind each answer.
     """
 
     affine: Tensor
-    answer: Callable[[Tensor], Answer]
+    usable: Tensor
+    support: Callable[[], Support]
 
 
 class GradientMethod(Method):
@@ -96,3 +98,7 @@ class GradientMethod(Method):
     @abstractmethod
     def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
         """Learn from a batch, and say with which weights it is to be answered."""
+
+    @abstractmethod
+    def answer(self, first: FirstPass, own: OwnStep, logits: Tensor) -> Answer:
+        """The answer, given the logits of the second pass."""

@@ -42,7 +42,7 @@ class RecordedSteps:
             usable,
             torch.full((batch,), -1, device=device) if tags is None else upload(tags, device),
             torch.arange(first, first + batch, device=device),
-            settings=_settings(method),
+            settings=settings_of(method),
         )
         return self._steps[support].answer(tensors)
 
@@ -82,7 +82,7 @@ class _Step:
         return Answer(logits, zero_shot, usable, None if entries is None else lambda: entries)
 
 
-def _settings(method: "Method") -> tuple[Any, ...]:
+def settings_of(method: "Method") -> tuple[Any, ...]:
     """What a step depends on beside tensors: a recording is valid for one of these."""
     parameters = tuple(getattr(method, name, None) for name in ("seed", *method.info.defaults))
     return *parameters, *(memory.recording_key() for memory in method.memories.values())

@@ -3,21 +3,17 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.kernels.cuda_graphs import Recorded
 from ramen.methods._answers import Answer, Prediction, Support
 from ramen.methods._base import Method
 from ramen.methods._pass_sharing import EmbeddingMethod, FirstPass, GradientMethod, OwnStep
-from ramen.methods._steps import adapted_logits, entropy, sample_gradients
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.methods._shared_passes import SharedBatch, recordings_of
 from ramen.utils import checks
 from ramen.utils.numerics import plain_numerics
 
@@ -141,12 +137,16 @@ def _attempt(work: Callable[..., _Value], *arguments: Any) -> _Value | Exception
         return error
 
 
+def _shared(parts: list[_Part], sizes: list[int]) -> SharedBatch:
+    return SharedBatch([part.method for part in parts], [part.images for part in parts], sizes)
+
+
 # -- the two kinds of steps -----------------------------------------------------------------------------
 
 
 def _by_embeddings(parts: list[_Part], sizes: list[int], invariant: bool) -> list[Answer | Exception]:
     encoder: AffineEncoder = parts[0].method.classifier.encoder
-    batch = _SharedBatch(parts, sizes)
+    batch = _shared(parts, sizes)
     embeddings = torch.cat([encoder(chunk) for chunk in batch.chunks])
 
     def answer(part: _Part, own: Tensor) -> Answer:
@@ -162,17 +162,12 @@ def _by_embeddings(parts: list[_Part], sizes: list[int], invariant: bool) -> lis
 
 def _by_gradients(parts: list[_Part], sizes: list[int], invariant: bool) -> list[Answer | Exception]:
     encoder: AffineEncoder = parts[0].method.classifier.encoder
-    batch = _SharedBatch(parts, sizes)
+    batch = _shared(parts, sizes)
     chunks = [encoder.prepare(chunk) for chunk in batch.chunks]  # once for both passes
     firsts = batch.first_passes(chunks)
 
     def steps_of(part: _Part, first: FirstPass) -> list[OwnStep]:
-        method: GradientMethod = part.method
-
-        def of(piece: slice) -> OwnStep:
-            return part.learn(piece, lambda: method.step(first.of(piece), part.usable[piece]))
-
-        return [of(piece) for piece in part.pieces(invariant)]
+        return [_own_step(part, first, piece) for piece in part.pieces(invariant)]
 
     steps = [_attempt(steps_of, part, first) for part, first in zip(parts, firsts, strict=True)]
     affine = encoder.base.expand(batch.padded, -1).clone()
@@ -182,129 +177,28 @@ def _by_gradients(parts: list[_Part], sizes: list[int], invariant: bool) -> list
     logits = _attempt(batch.second_passes, chunks, affine)
 
     def answer(part: _Part, own: list[OwnStep], logits: list[Tensor]) -> Answer:
-        pieces = part.pieces(invariant)
-        mine = logits[parts.index(part)]
-        return _joined([step.answer(mine[piece]) for step, piece in zip(own, pieces, strict=True)])
+        place, method = parts.index(part), part.method
+        first, mine = firsts[place], logits[place]
+        return _joined(
+            [
+                method.answer(first.of(piece), step, mine[piece])
+                for step, piece in zip(own, part.pieces(invariant), strict=True)
+            ]
+        )
 
     return [_attempt(answer, part, own, logits) for part, own in zip(parts, steps, strict=True)]
 
 
-class _SharedBatch:
-    """The images of several parts in chunks that go through the encoder one after the other.
-
-    Attributes:
-        chunks: Each of an allowed size.
-        rows: The rows of each part in all chunks together.
-        padded: How many rows these are.
-    """
-
-    def __init__(self, parts: list[_Part], sizes: list[int]) -> None:
-        counts = [len(part.images) for part in parts]
-        ends = [sum(counts[: i + 1]) for i in range(len(parts))]
-        self.rows = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
-        images = torch.cat([part.images for part in parts])
-        self.chunks = [
-            _filled_up(chunk, sizes) for chunk in images.split(sizes[-1] if sizes else len(images))
-        ]
-        self.padded = sum(map(len, self.chunks))
-        owners = [part.method.classifier for part in parts]
-        self._classifiers: list[ZeroShotClassifier] = list({id(owner): owner for owner in owners}.values())
-        self._owner_of_part = [self._classifiers.index(owner) for owner in owners]
-        owner_of_row = torch.full((self.padded,), -1)
-        for rows, owner in zip(self.rows, self._owner_of_part, strict=True):
-            owner_of_row[rows] = owner
-        self._owner_of_row = owner_of_row.to(images.device)
-
-    def first_passes(self, chunks: list[Tensor]) -> list[FirstPass]:
-        """The first pass of each part."""
-        embeddings, gradients = [], []
-        by_classifier: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self._classifiers]
-        for chunk, owners in zip(chunks, self._owner_of_row.split([len(c) for c in chunks]), strict=True):
-            if len(self._classifiers) == 1:
-                found, logits, entropies, own = _passes_of(self._classifiers[0]).first(chunk)
-                by_classifier[0].append((logits, entropies))
-            else:
-                found, pairs, own = _gradients_by_classifier(self._classifiers, chunk, owners)
-                for seen, pair in zip(by_classifier, pairs, strict=True):
-                    seen.append(pair)
-            embeddings.append(found)
-            gradients.append(own)
-        of_all, gradients_of_all = torch.cat(embeddings), torch.cat(gradients)
-        firsts = []
-        for seen in by_classifier:
-            logits, entropies = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
-            firsts.append(FirstPass(of_all, logits, entropies, gradients_of_all))
-        return [firsts[owner].of(rows) for rows, owner in zip(self.rows, self._owner_of_part, strict=True)]
-
-    def second_passes(self, chunks: list[Tensor], affine: Tensor) -> list[Tensor]:
-        """The logits of each part, with norm parameters ``(padded, G)``."""
-        by_classifier: list[list[Tensor]] = [[] for _ in self._classifiers]
-        for chunk, own in zip(chunks, affine.split([len(c) for c in chunks]), strict=True):
-            if len(self._classifiers) == 1:
-                by_classifier[0] += _passes_of(self._classifiers[0]).second(chunk, own)
-            else:
-                embeddings = self._classifiers[0].encode(chunk, own)
-                for seen, classifier in zip(by_classifier, self._classifiers, strict=True):
-                    seen.append(classifier.logits(embeddings))
-        logits = [torch.cat(seen) for seen in by_classifier]
-        return [logits[owner][rows] for rows, owner in zip(self.rows, self._owner_of_part, strict=True)]
-
-
-def _filled_up(chunk: Tensor, sizes: list[int]) -> Tensor:
-    size = next((size for size in sizes if size >= len(chunk)), len(chunk))
-    return F.pad(chunk, (0,) * 7 + (size - len(chunk),)) if size > len(chunk) else chunk
-
-
-def _gradients_by_classifier(
-    classifiers: list[ZeroShotClassifier], images: Tensor, owners: Tensor
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]], Tensor]:
-    """``sample_gradients`` for images of classifiers that share an encoder.
-
-    All classifiers look at all images, which costs little; the gradient is that of each image's own entropy.
-
-    Args:
-        classifiers: Them.
-        images: The batch.
-        owners: The number of each image's classifier; -1 for none.
-
-    Returns:
-        Embeddings; logits and entropies for each classifier; gradients.
-    """
-    encoder = classifiers[0].encoder
-    with torch.enable_grad():
-        rows = encoder.base.expand(len(images), -1).requires_grad_()
-        embeddings = encoder(images, rows)
-        logits = [classifier.logits(embeddings) for classifier in classifiers]
-        entropies = [entropy(own) for own in logits]
-        sums = [torch.where(owners == number, own, 0).sum() for number, own in enumerate(entropies)]
-        gradients = encoder.gradient(torch.stack(sums).sum(), rows)
-    pairs = [(own.detach(), seen.detach()) for own, seen in zip(logits, entropies, strict=True)]
-    return embeddings.detach(), pairs, gradients
-
-
-class _RecordedPasses:
-    """The two passes for all streams of a classifier; on a GPU as CUDA graphs, one set for all streams."""
-
-    def __init__(self, classifier: ZeroShotClassifier) -> None:
-        recorder = classifier.recorder()
-        weak = ref(classifier)  # the table below must not keep it alive
-        self.first: Recorded = recorder.record(partial(_with, weak, sample_gradients))
-        self.second: Recorded = recorder.record(partial(_with, weak, adapted_logits))
-
-
-def _with(
-    classifier: "ref[ZeroShotClassifier]", function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
-) -> tuple[Tensor, ...]:
-    return function(classifier(), *tensors)
-
-
-_PASSES: WeakKeyDictionary[ZeroShotClassifier, _RecordedPasses] = WeakKeyDictionary()
-
-
-def _passes_of(classifier: ZeroShotClassifier) -> _RecordedPasses:
-    if classifier not in _PASSES:
-        _PASSES[classifier] = _RecordedPasses(classifier)
-    return _PASSES[classifier]
+def _own_step(part: _Part, first: FirstPass, piece: slice) -> OwnStep:
+    """What a method does between the passes; on a GPU as a CUDA graph."""
+    method: GradientMethod = part.method
+    own, usable = first.of(piece), part.usable[piece]
+    steps = recordings_of(method.classifier).steps
+    if not steps.records(method):
+        return part.learn(piece, lambda: method.step(own, usable))
+    step = steps(method, own, usable)
+    method.images_seen += len(usable)
+    return step
 
 
 # -- answers piece by piece -----------------------------------------------------------------------------

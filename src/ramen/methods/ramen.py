@@ -195,7 +195,7 @@ class Ramen(GradientMethod):
 
         # 5. Predict with each image's own weights; the pretrained ones were never touched.
         (logits,) = self._second_pass(images, step.affine)
-        return step.answer(logits)
+        return self.answer(first, step, logits)
 
     def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
         """Steps 2 to 4 of the paper."""
@@ -221,16 +221,17 @@ class Ramen(GradientMethod):
         if staged is not None:
             memory.put(staged)
 
-        def answer(logits: Tensor) -> Answer:
-            if self.guard:
-                logits = mixed_logits(first.logits, logits, self.guard)
-            kept = entries.keep.to(base.device)
-            if first.storable is not None:  # what is only not stored is answered like the others
-                finite = finite_rows(first.gradients) & finite_rows(first.embeddings)
-                kept = kept | (usable & ~first.storable & finite)
-            return Answer(logits, first.logits, kept, support=partial(_as_support, support, weights))
+        kept = entries.keep.to(base.device)
+        if first.storable is not None:  # what is only not stored is answered like the others
+            finite = finite_rows(first.gradients) & finite_rows(first.embeddings)
+            kept = kept | (usable & ~first.storable & finite)
+        return OwnStep(affine, kept, partial(_as_support, support, weights))
 
-        return OwnStep(affine, answer)
+    def answer(self, first: FirstPass, own: OwnStep, logits: Tensor) -> Answer:
+        """What the second pass says, and a share of what the first one did."""
+        if self.guard:
+            logits = mixed_logits(first.logits, logits, self.guard)
+        return Answer(logits, first.logits, own.usable, own.support)
 
     def _moved(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
         """Each image's own weights ``(B, G)``, one signed step away from the pretrained ones."""

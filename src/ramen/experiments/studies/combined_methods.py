@@ -55,18 +55,13 @@ class CachedRamen(Ramen):
         self._adapted = self.classifier.encode(images, affine)
         return (self.classifier.logits(self._adapted),)
 
-    def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
-        """Ramen's step; the cache takes part in the answer."""
-        own = super().step(first, usable)
-
-        def answer(logits: Tensor) -> Answer:
-            made = own.answer(logits)
-            embeddings = first.embeddings if self.source == "pretrained" else self._adapted
-            cached = self._cache.from_embeddings(embeddings, made.usable)
-            assert cached.zero_shot_logits is not None
-            return replace(made, logits=made.logits + (cached.logits - cached.zero_shot_logits))
-
-        return OwnStep(own.affine, answer)
+    def answer(self, first: FirstPass, own: OwnStep, logits: Tensor) -> Answer:
+        """Ramen's answer, in which the cache takes part."""
+        made = super().answer(first, own, logits)
+        embeddings = first.embeddings if self.source == "pretrained" else self._adapted
+        cached = self._cache.from_embeddings(embeddings, made.usable)
+        assert cached.zero_shot_logits is not None
+        return replace(made, logits=made.logits + (cached.logits - cached.zero_shot_logits))
 
 
 class PriorRamen(Ramen):
@@ -174,5 +169,5 @@ class OwnGradientRamen(Ramen):
 
     def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
         """A signed step along the image's own gradient."""
-        own = super().step(first, usable)
-        return OwnStep(sign_step(self.classifier.encoder.base, first.gradients, float(self.lr)), own.answer)
+        affine = sign_step(self.classifier.encoder.base, first.gradients, float(self.lr))
+        return replace(super().step(first, usable), affine=affine)

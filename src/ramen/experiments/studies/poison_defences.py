@@ -5,6 +5,7 @@ a stream. So these are variants for the study, not methods of the library.
 """
 
 from collections import Counter, deque
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -83,11 +84,13 @@ class QuotaRamen(Ramen):
 class EvidenceRamen(Ramen):
     """Ramen whose step grows with what is stored, until the memory could fill a whole support set."""
 
+    recordable = False  # it looks at the memory
+
     def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
         """Ramen's step, shorter as long as little is stored."""
         whole, base = super().step(first, usable), self.classifier.encoder.base
         evidence = min(1.0, len(self.memory) / (self.topk * self.classifier.num_classes))
-        return OwnStep(base + evidence * (whole.affine - base), whole.answer)
+        return replace(whole, affine=base + evidence * (whole.affine - base))
 
 
 DEFENCES: dict[str, type[Ramen]] = {"quota per source": QuotaRamen, "evidence-scaled steps": EvidenceRamen}
