@@ -46,7 +46,10 @@ CHECKS = {  # names and where they are
     "costs": "costs",
     "comparison": "comparison",
 }
-_SETTINGS = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes", "profile")
+_SETTINGS = (
+    *("model", "device", "dtype", "max_batch", "seconds", "full", "processes"),
+    *("http_processes", "profile"),
+)
 _PACKAGES = (
     "ramen-tta",
     "torch",
@@ -70,6 +73,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a load that has no length of its own")
     parser.add_argument("--full", action="store_true", help="the long forms")
     parser.add_argument("--processes", type=int, default=1, help="that send load in speed and comparison")
+    parser.add_argument(
+        "--http-processes", type=int, help="of servers; by default none on a CPU, and 2 or 4 with a GPU"
+    )
     parser.add_argument(
         "--profile", action="store_true", help="servers also say what their threads did; costs some speed"
     )

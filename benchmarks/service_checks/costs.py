@@ -86,11 +86,14 @@ class _AnswersAtOnce:
     async def ready(self) -> bool:
         return True
 
-    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
         return OverloadedError("too many images are waiting", 1.0) if self._is_full else None
 
     def count_refusal(self) -> None:
         return
+
+    def memory_for(self, length: int) -> memoryview | None:
+        return None
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None

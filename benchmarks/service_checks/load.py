@@ -7,6 +7,7 @@ processes, for servers that are faster than one process can ask.
 
 import asyncio
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ class Outcome:
         status: Of the answer; 0 if none came.
         images: How many images were in it.
         retry_after: Whether the answer said when to try again.
+        queued_ms: How long the first image waited, by the server's own account; None if it gave none.
+        computed_ms: How long its batch took, likewise.
     """
 
     due: float
@@ -40,6 +43,8 @@ class Outcome:
     status: int
     images: int
     retry_after: bool = False
+    queued_ms: float | None = None
+    computed_ms: float | None = None
 
     @property
     def latency(self) -> float:
@@ -100,7 +105,14 @@ async def _exchange(
     ended = time.monotonic()
     if listener is not None:
         listener(request, reply)
-    return Outcome(due, sent, ended, reply.status, request.images, "retry-after" in reply.headers)
+    times = (_first_time(name, reply.body) for name in (b"queued_ms", b"computed_ms"))
+    return Outcome(due, sent, ended, reply.status, request.images, "retry-after" in reply.headers, *times)
+
+
+def _first_time(name: bytes, body: bytes) -> float | None:
+    """Without parsing all of it, which would take the client's time."""
+    found = re.search(rb'"%b":\s*([0-9.e+-]+)' % name, body)
+    return None if found is None else float(found[1])
 
 
 async def _closed_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]:
@@ -233,5 +245,9 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
         "failed": len(counted) - len(answered) - len(refused),
         "p50_ms": percentile([1000 * outcome.latency for outcome in answered], 50),
         "p99_ms": percentile([1000 * outcome.latency for outcome in answered], 99),
+        "queued_p50_ms": percentile([one.queued_ms for one in answered if one.queued_ms is not None], 50),
+        "computed_p50_ms": percentile(
+            [one.computed_ms for one in answered if one.computed_ms is not None], 50
+        ),
         "refusal_p99_ms": percentile([1000 * (one.ended - one.sent) for one in refused], 99),
     }

@@ -27,6 +27,7 @@ class CheckOptions:
         seconds: How long a load lasts that has no length of its own.
         full: Whether to run the long forms.
         processes: Over how many processes clients are spread in the measurements of speed.
+        http_processes: Of servers, beside the one that computes; None for their default.
         profile: Whether servers look at their own threads in the measurements of speed.
     """
 
@@ -38,6 +39,7 @@ class CheckOptions:
     seconds: float = 10.0
     full: bool = False
     processes: int = 1
+    http_processes: int | None = None
     profile: bool = False
 
     @cached_property

@@ -186,6 +186,7 @@ def serve_arguments(
         "port": port,
         "max_batch": options.max_batch,
         "no_auth": True,
+        "http_processes": options.http_processes,
         **settings,
     }
     arguments = ["serve"]

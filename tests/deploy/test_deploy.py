@@ -14,6 +14,7 @@ from ramen.cli import app
 from ramen.serve.engine.stream_info import EngineStatistics
 from ramen.serve.http import metrics
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.http.request_figures import RequestFigures
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -192,11 +193,11 @@ def test_grafana_finds_prometheus_and_the_dashboard(compose, dashboard):
 def exposed() -> dict[str, set[str]]:
     """The names of all time series of the service, each with its labels."""
     model = ServedModel("tiny", "ramen", ("cat",), (32, 32), 8, True, "cpu", "float32")
-    service = metrics.ServiceMetrics(model)
-    service.count("POST", "/v1/streams/{stream}/classify", 200, 0.1)
+    service, figures = metrics.ServiceMetrics(model), RequestFigures()
+    figures.count("POST", "/v1/streams/{stream}/classify", 200, 0.1)
     whole = dict.fromkeys(EngineStatistics.__annotations__, 1)
     percentiles = {name: {"p50": 1.0, "p90": 1.0, "p99": 1.0} for name in ("latency_ms", "compute_ms")}
-    page = service.page(EngineStatistics(**{**whole, **percentiles})).decode()
+    page = service.page(figures, EngineStatistics(**{**whole, **percentiles})).decode()
     found: dict[str, set[str]] = {}
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", page, re.MULTILINE):
         found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))

@@ -24,6 +24,7 @@ from ramen.serve.engine.stream_info import (
     StreamInfo,
 )
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.http.request_figures import RequestFigures
 from ramen.serve.result import Result
 
 CLASSES = ("cat", "dog", "bird")
@@ -44,6 +45,8 @@ class FakeBackend:
         early_failure: What ``refusal`` says.
         asked_early: Streams, images and bytes of all calls of ``refusal``.
         refused_early: How many calls of ``count_refusal``.
+        lends_memory: Whether ``memory_for`` returns some.
+        waiting_now: Images and bytes that wait, as ``waiting`` says.
     """
 
     def __init__(self, model: ServedModel = MODEL) -> None:
@@ -57,18 +60,29 @@ class FakeBackend:
         self.early_failure: EngineError | None = None
         self.asked_early: list[tuple[str, int, int]] = []
         self.refused_early = 0
+        self.lends_memory = False
+        self.waiting_now = (0, 0)
         self.changed_images: tuple[ChangedImage, ...] = ()
         self._streams: dict[str, StreamInfo] = {}
 
     async def ready(self) -> bool:
         return self.is_ready
 
-    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
         self.asked_early.append((stream, images, nbytes))
         return self.early_failure
 
     def count_refusal(self) -> None:
         self.refused_early += 1
+
+    def waiting(self) -> tuple[int, int]:
+        return self.waiting_now
+
+    def memory_for(self, length: int) -> memoryview | None:
+        return memoryview(np.empty(length, np.uint8)) if self.lends_memory else None
+
+    async def figures(self, own: RequestFigures) -> RequestFigures:
+        return own
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None

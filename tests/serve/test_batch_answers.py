@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.serve.batch_answers import BatchAnswers
+from ramen.serve.batch_answers import BatchAnswers, begin_together
 from tests.oracles.answers_by_hand import assert_same_results, results_by_hand
 
 
@@ -208,3 +210,31 @@ def test_errors_are_logged_once_per_kind_and_then_ever_more_rarely(
     ]
     assert messages[3].endswith("KeyError: 'other'\n")
     assert all(record.exc_info is None for record in caplog.records)  # it would keep tensors alive
+
+
+def test_several_methods_at_once() -> None:
+    """Each gets what it would get alone, whatever the others have; what fails is its own."""
+    seven, nine = testing.small_classifier(classes=7), testing.small_classifier(classes=9)
+    classifiers, counts = [seven, nine, seven, seven, nine], [2, 1, 3, 1, 2]
+    answers = [BatchAnswers(ramen.create("ramen", clf), all_probabilities=True) for clf in classifiers]
+    batches = [pixels(count, seed) for seed, count in enumerate(counts)]
+    predictions: list[Any] = [
+        own.method.predict(own.images(batch), return_support=True)
+        for own, batch in zip(answers, batches, strict=True)
+    ]
+
+    def impossible() -> Tensor:
+        raise RuntimeError("no memory")
+
+    predictions[2] = replace(predictions[2], zero_shot=impossible)
+    predictions[3] = KeyError("adaptation")
+    pending = begin_together(answers, predictions)
+    assert [type(one) for one in pending if isinstance(one, Exception)] == [RuntimeError, KeyError]
+    for place in (0, 1, 4):
+        alone = BatchAnswers(ramen.create("ramen", classifiers[place]), all_probabilities=True)
+        expected = alone.answer(keys(counts[place]), batches[place])
+        found = answers[place].finish(keys(counts[place]), pending[place])
+        assert found is not None
+        assert found.results == expected.results
+        assert np.array_equal(found.probabilities, expected.probabilities)
+    assert answers[2].finish(keys(3), pending[2]) is None

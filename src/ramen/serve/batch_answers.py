@@ -8,7 +8,8 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,28 @@ class BatchResults:
     probabilities: list[NDArray[np.float32] | None] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class PendingAnswers:
+    """What is on its way from the device about a batch that was predicted.
+
+    Attributes:
+        numbers: What ``_numbers`` returns, in memory of the host.
+        probabilities: Of all classes, likewise; None unless they were asked for.
+        version: How many images the method had seen after this batch.
+        arrived: When both are there; None if they are already.
+    """
+
+    numbers: Tensor
+    probabilities: Tensor | None
+    version: int
+    arrived: torch.cuda.Event | None
+
+    def wait(self) -> None:
+        """Return when everything is there; whatever went wrong on the device is raised here."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+
+
 class FailureLog:
     """Logs errors when they first happen, and then at every power of ten."""
 
@@ -66,6 +89,10 @@ class BatchAnswers:
         method: What answers as long as it can.
         failures: Where errors are logged.
         all_probabilities: Also return the probabilities of all classes.
+
+    Attributes:
+        method: The same.
+        all_probabilities: The same.
     """
 
     def __init__(
@@ -73,7 +100,7 @@ class BatchAnswers:
     ) -> None:
         self.method = method
         self._failures = failures or FailureLog()
-        self._all_probabilities = all_probabilities
+        self.all_probabilities = all_probabilities
 
     def stack(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:
         """Images of one size as a batch, in memory from which the device takes it without waiting.
@@ -106,35 +133,44 @@ class BatchAnswers:
     def _predict(self, pixels: Tensor) -> Prediction:
         return self.method.predict(self.images(pixels), return_support=self.method.retrieves)
 
-    def predicted(
-        self, keys: Sequence[str], pixels: Tensor, prediction: Prediction | Exception
-    ) -> BatchResults:
-        """Results for a batch that the method has answered already, or failed to."""
+    def finish(self, keys: Sequence[str], pending: PendingAnswers | Exception) -> BatchResults | None:
+        """Results for a batch that was begun; None, and a line in the log, if the method failed."""
         try:
-            if isinstance(prediction, Exception):
-                raise prediction
-            return self._adapted(keys, prediction)
+            if isinstance(pending, Exception):
+                raise pending
+            return self._collected(keys, pending)
         except Exception as error:
             self._failures.add(_NOT_ADAPTED, error)
-        return self.zero_shot(keys, pixels)
+        return None
 
     def _adapted(self, keys: Sequence[str], prediction: Prediction) -> BatchResults:
-        results = self._results(keys, _numbers(prediction))
-        return BatchResults(results, probabilities=self._probabilities(prediction))
+        return self._collected(keys, self._pending(prediction))
 
-    def zero_shot(self, keys: Sequence[str], pixels: Tensor) -> BatchResults:
-        """The classifier's own answers for a batch that ``stack`` returned."""
-        results: list[Result] = []
-        probabilities: list[NDArray[np.float32] | None] = []
-        self._answer_zero_shot(keys, pixels, results, probabilities)
-        return BatchResults(results, sum(result.error is None for result in results), probabilities)
+    def _pending(self, prediction: Prediction) -> PendingAnswers:
+        return _begin([self], [prediction])[0]
+
+    def _collected(self, keys: Sequence[str], pending: PendingAnswers) -> BatchResults:
+        pending.wait()
+        results = self._results(keys, pending.numbers.tolist(), pending.version)
+        chosen = pending.probabilities
+        return BatchResults(results, probabilities=[] if chosen is None else list(chosen.numpy()))
+
+    def zero_shot(self, keys: Sequence[str], pixels: Tensor, version: int | None = None) -> BatchResults:
+        """The classifier's own answers for a batch that ``stack`` returned.
+
+        Args:
+            keys: Of the images.
+            pixels: The batch.
+            version: How many images the method had seen after it, if others have come since.
+        """
+        version = self.method.images_seen if version is None else version
+        whole = BatchResults([])
+        self._answer_zero_shot(keys, pixels, version, whole)
+        answered = sum(result.error is None for result in whole.results)
+        return BatchResults(whole.results, answered, whole.probabilities)
 
     def _answer_zero_shot(
-        self,
-        keys: Sequence[str],
-        pixels: Tensor,
-        results: list[Result],
-        probabilities: list[NDArray[np.float32] | None],
+        self, keys: Sequence[str], pixels: Tensor, version: int, whole: BatchResults
     ) -> None:
         """Append the classifier's own answers; in halves, if there is not enough memory for all."""
         classifier = self.method.classifier
@@ -142,10 +178,10 @@ class BatchAnswers:
             with plain_numerics(), torch.no_grad():
                 logits = finite_or_zero(classifier.logits(classifier.encode(self.images(pixels))))
                 fallback = torch.ones_like(logits[:, 0], dtype=torch.bool)
-                prediction = Prediction(logits, logits, fallback)
-                answered, all_probabilities = _numbers(prediction), self._probabilities(prediction)
-            results.extend(self._results(keys, answered))
-            probabilities.extend(all_probabilities)
+                pending = self._pending(Prediction(logits, logits, fallback))
+            answered = self._collected(keys, replace(pending, version=version))
+            whole.results.extend(answered.results)
+            whole.probabilities.extend(answered.probabilities)
             return
         except Exception as error:
             self._failures.add("the zero-shot answer failed", error)
@@ -153,12 +189,12 @@ class BatchAnswers:
             divide = _is_out_of_memory(error) and len(keys) > 1
         if divide:
             half = len(keys) // 2
-            self._answer_zero_shot(keys[:half], pixels[:half], results, probabilities)
-            self._answer_zero_shot(keys[half:], pixels[half:], results, probabilities)
+            self._answer_zero_shot(keys[:half], pixels[:half], version, whole)
+            self._answer_zero_shot(keys[half:], pixels[half:], version, whole)
             return
-        version = self.method.images_seen
-        results.extend(Result.failed(key, f"{key} cannot be answered: {reason}", version) for key in keys)
-        probabilities.extend([None] * len(keys))
+        failed = [Result.failed(key, f"{key} cannot be answered: {reason}", version) for key in keys]
+        whole.results.extend(failed)
+        whole.probabilities.extend([None] * len(keys))
 
     def images(self, pixels: Tensor) -> Tensor:
         """A batch that ``stack`` returned as the classifier takes it, on its device."""
@@ -166,8 +202,8 @@ class BatchAnswers:
         pinned = classifier.device.type == "cuda"
         return classifier.preprocess.normalise(pixels.to(classifier.device, non_blocking=pinned))
 
-    def _results(self, keys: Sequence[str], numbers: list[list[float]]) -> list[Result]:
-        version, retrieves = self.method.images_seen, self.method.retrieves
+    def _results(self, keys: Sequence[str], numbers: list[list[float]], version: int) -> list[Result]:
+        retrieves = self.method.retrieves
         return [self._result(key, row, version, retrieves) for key, row in zip(keys, numbers, strict=True)]
 
     def _result(self, key: str, row: list[float], version: int, retrieves: bool) -> Result:
@@ -188,39 +224,91 @@ class BatchAnswers:
             zero_shot_entropy=zero_shot_entropy,
         )
 
-    @plain_numerics()
-    @torch.no_grad()
-    def _probabilities(self, prediction: Prediction) -> list[NDArray[np.float32] | None]:
-        if not self._all_probabilities:
-            return []
-        return list(prediction.logits.float().softmax(1).cpu().numpy())
+
+def begin_together(
+    answers: Sequence[BatchAnswers], predictions: Sequence[Prediction | Exception]
+) -> list[PendingAnswers | Exception]:
+    """Begin to fetch what methods have predicted, without waiting for the device; or why it cannot be.
+
+    Those with as many classes are fetched together: on a GPU each would cost what its small kernels and its
+    copy cost to start.
+
+    Args:
+        answers: Of each method.
+        predictions: What it has predicted, or why it has not.
+    """
+    found: dict[int, PendingAnswers | Exception] = {}
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for place, (own, prediction) in enumerate(zip(answers, predictions, strict=True)):
+        if isinstance(prediction, Exception):
+            found[place] = prediction
+        else:
+            alike.setdefault((prediction.logits.shape[1], own.all_probabilities), []).append(place)
+    for places in alike.values():
+        found |= zip(places, _begin_if_possible([(answers[n], predictions[n]) for n in places]), strict=True)
+    return [found[place] for place in range(len(answers))]
+
+
+def _begin_if_possible(pairs: Sequence[tuple[BatchAnswers, Any]]) -> Sequence[PendingAnswers | Exception]:
+    try:
+        return _begin([own for own, _ in pairs], [prediction for _, prediction in pairs])
+    except Exception as error:
+        if len(pairs) == 1:
+            return [error]
+    return [one for pair in pairs for one in _begin_if_possible([pair])]  # one may have failed, not all
 
 
 @plain_numerics()
 @torch.no_grad()
-def _numbers(prediction: Prediction) -> list[list[float]]:
-    """All that results need, one row per image, in one copy from the device.
+def _begin(answers: Sequence[BatchAnswers], predictions: Sequence[Prediction]) -> list[PendingAnswers]:
+    counts = [len(prediction.logits) for prediction in predictions]
+    logits = _joined([prediction.logits for prediction in predictions]).float()
+    found = [_numbers(logits, predictions)]
+    if answers[0].all_probabilities:
+        found.append(logits.softmax(1))
+    fetched = [tensor.to("cpu", non_blocking=True) for tensor in found]
+    arrived = None
+    if logits.is_cuda:
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(logits.device))
+    return [
+        PendingAnswers(parts[0], parts[1] if len(parts) > 1 else None, own.method.images_seen, arrived)
+        for own, *parts in zip(answers, *(tensor.split(counts) for tensor in fetched), strict=True)
+    ]
+
+
+def _numbers(logits: Tensor, predictions: Sequence[Prediction]) -> Tensor:
+    """All that results need, one row per image, in one tensor.
 
     Each row: both entropies; the zero-shot class and its probability; fallback; support; then class and
     probability for each of the top classes. Doubles hold every class number and every fp32 exactly.
     """
-    logits, zero_shot_logits = prediction.logits.float(), prediction.zero_shot_logits.float()
+    zero_shot_logits = _joined([prediction.zero_shot_logits for prediction in predictions]).float()
     # stable: of equal logits the first comes first, as in argmax
     top = logits.sort(dim=1, descending=True, stable=True).indices[:, :_TOP]
     probabilities = logits.softmax(1).gather(1, top)
     zero_shot_class = zero_shot_logits.argmax(1, keepdim=True)
-    support = prediction.support
     columns = [
         entropy(logits),
         entropy(zero_shot_logits),
         zero_shot_class,
         zero_shot_logits.softmax(1).gather(1, zero_shot_class),
-        prediction.fallback,
-        torch.zeros_like(zero_shot_class) if support is None else support.valid.sum(1),
+        _joined([prediction.fallback for prediction in predictions]),
+        _joined([_support_sizes(prediction) for prediction in predictions]),
         torch.stack([top.double(), probabilities.double()], 2),
     ]
-    rows: list[list[float]] = torch.cat([c.double().reshape(len(logits), -1) for c in columns], 1).tolist()
-    return rows
+    return torch.cat([column.double().reshape(len(logits), -1) for column in columns], 1)
+
+
+def _support_sizes(prediction: Prediction) -> Tensor:
+    support = prediction.support
+    return (
+        torch.zeros_like(prediction.fallback, dtype=torch.int64) if support is None else support.valid.sum(1)
+    )
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -78,10 +78,18 @@ class Decoder:
             return DecodedSource(key, None)
         if self.is_ready(value):
             return DecodedSource(key, value.transpose(2, 0, 1))
+        image = self.image(key, value)
+        return DecodedSource(key, None, image) if isinstance(image, str) else self.resized(key, image)
+
+    def image(self, key: str, value: Any) -> Image.Image | str:
+        """An image as it is, in RGB; or why it cannot be decoded."""
         try:
-            image = value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
+            return value if isinstance(value, Image.Image) else decode(value, self.settings, name=key)
         except Exception as error:
-            return DecodedSource(key, None, _describe(key, error))
+            return _describe(key, error)
+
+    def resized(self, key: str, image: Image.Image) -> DecodedSource:
+        """An image with the encoder's size."""
         try:
             return DecodedSource(key, self.preprocess.resized(image).transpose(2, 0, 1))
         except Exception as error:

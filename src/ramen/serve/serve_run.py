@@ -1,13 +1,18 @@
 """``ramen serve`` without its command line: a model behind HTTP until a signal stops it."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ramen.models import prompts
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.fronts.front_processes import front_regions
+from ramen.serve.fronts.run import run_fronts
 from ramen.serve.http.access import check_access
 from ramen.serve.http.app import create_app
 from ramen.serve.http.local_backend import LocalBackend
@@ -18,10 +23,12 @@ from ramen.serve.http.tokens import TokenFile
 from ramen.serve.model_loading import TINY, load_classifier
 from ramen.serve.store.save_times import SaveTimes
 from ramen.utils import checks
+from ramen.utils.garbage import left_out_of_collections
 
 # Seconds after which a thread that runs Python gives others a turn. One thread reads requests; another one
 # computes, and asks for a turn after each operation of torch: at Python's own 5 ms it would mostly wait.
 _TURN = 1e-4
+_HTTP_PROCESSES = (16, 4), (8, 2)  # from so many cores on, so many
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,9 @@ class ServeRequest:
         port: The port; 0 for any that is free.
         no_auth: Whether to let everybody in who reaches the address, which must then be a loopback address.
         log_format: "json" or "text".
+        http_processes: How many processes read requests and write responses, beside the one that computes; 0
+            for that one itself. By default 0 for a model on a CPU; on a GPU 4 with at least 16 cores, 2 with
+            at least 8.
         engine: How images are batched and what streams may keep.
         http: Limits of requests, and the file of tokens.
     """
@@ -55,6 +65,7 @@ class ServeRequest:
     port: int = 8000
     no_auth: bool = False
     log_format: str = "json"
+    http_processes: int | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
 
@@ -64,9 +75,18 @@ class ServeRequest:
         if self.http.tokens is not None:
             TokenFile(self.http.tokens)
         checks.choice("log_format", self.log_format, FORMATS)
+        if self.http_processes is not None:
+            checks.integer("http_processes", self.http_processes, 0)
         SaveTimes(self.engine.save_every)
         prompts.check_classes(self.classes)
         prompts.check_templates(self.templates)
+
+    def http_processes_for(self, device: torch.device) -> int:
+        """How many processes read requests and write responses for a model on ``device``."""
+        if self.http_processes is not None:
+            return self.http_processes
+        cores = os.cpu_count() or 1
+        return next((n for least, n in _HTTP_PROCESSES if cores >= least), 0) * (device.type == "cuda")
 
 
 def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
@@ -80,14 +100,19 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
     sys.setswitchinterval(_TURN)
     with bind(request.host, request.port) as bound:  # before the model is loaded, which takes long
         log_to_stderr(request.log_format)
-        url = url_of(bound)
+        url, classifier = url_of(bound), load_classifier(request)
+        fronts = request.http_processes_for(classifier.device)
+        regions = front_regions(request.http, fronts) if fronts else []
         engine = Engine(
-            load_classifier(request),
+            classifier,
             request.engine,
             name=request.model,
             method=request.method,
             parameters=request.parameters,
+            regions=regions,
         )
-        with engine:
-            app = create_app(LocalBackend(engine), request.http)
-            run_server(app, bound, lambda: announce(url))
+        with left_out_of_collections(), engine:
+            if fronts:
+                run_fronts(engine, request.http, regions, bound, request.log_format, lambda: announce(url))
+            else:
+                run_server(create_app(LocalBackend(engine), request.http), bound, lambda: announce(url))

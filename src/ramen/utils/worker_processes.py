@@ -16,6 +16,9 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+# To be held while a process starts: what multiprocessing notes of its processes is not made for threads.
+STARTING = threading.Lock()
+
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 

@@ -2,10 +2,12 @@
 
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from ramen.cli import app
@@ -30,11 +32,13 @@ def client_of(process: ClassifyProcess, token: str | None = None) -> httpx.Clien
     return httpx.Client(base_url=url, headers=headers, timeout=60)
 
 
-def test_what_is_learned_is_there_after_a_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [0, 2])
+def test_what_is_learned_is_there_after_a_stop(tmp_path: Path, processes: int) -> None:
     drawings = [path.read_bytes() for path in write_drawings(tmp_path / "drawings", 1)]
     tokens = tmp_path / "tokens.json"
     token = create_token(tokens, "all", ["classify", "manage"])
     options = ("--tokens", tokens, "--state", tmp_path / "state", "--keep-changed", 2)
+    options += ("--http-processes", processes)
     with started(tmp_path / "first", *options) as process, client_of(process, token) as client:
         assert httpx.get(client.base_url.join("/v1/streams")).status_code == 401
         files = [("files", (str(number), drawing)) for number, drawing in enumerate(drawings)]
@@ -73,6 +77,7 @@ def run(*arguments: object) -> tuple[int, str]:
         (("--no-auth", "--templates", "nothing"), "there is no set 'nothing'"),
         (("--no-auth", "--log-format", "xml"), "log_format must be one of"),
         (("--no-auth", "--save-every", "often"), "save_every must be"),
+        (("--no-auth", "--ray", "--http-processes", "2"), "--http-processes is not for --ray"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -89,6 +94,25 @@ def test_a_port_in_use() -> None:
         code, errors = run("--no-auth", "--port", port)
     assert code == 1
     assert f"error: 127.0.0.1:{port}: Address already in use" in errors
+
+
+def test_how_many_http_processes_there_are(monkeypatch) -> None:
+    request = make_request(
+        {"model": None, "method": "ramen", "no_auth": True},
+        *(None, [], []),
+        {"max_queue_bytes": 1000},
+        {"max_body_bytes": 2000},
+        None,
+    )
+    found = {}
+    for cores in (4, 8, 15, 16, 64):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        found[cores] = request.http_processes_for(torch.device("cuda", 0))
+        assert request.http_processes_for(torch.device("cpu")) == 0
+    assert found == {4: 0, 8: 2, 15: 2, 16: 4, 64: 4}
+    assert replace(request, http_processes=3).http_processes_for(torch.device("cpu")) == 3
+    with pytest.raises(ValueError, match="http_processes must be at least 0, got -1"):
+        replace(request, http_processes=-1).check()
 
 
 def test_options_reach_the_service() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ramen.images.preprocess import Preprocess
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.decoding_threads import DecodingThreads
-from ramen.serve.engine.pixel_rows import PixelRows, Pixels
+from ramen.serve.engine.group_decoding import DecodedSlot
+from ramen.serve.engine.pixel_rows import PixelRows, Pixels, Size
 from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.ticket import Ticket
@@ -26,20 +28,32 @@ class SlowDecoder:
     def __init__(self) -> None:
         self.allowed = threading.Semaphore(0)
         self.keys: list[str] = []
+        self.unresized: list[Size | None] = []  # what was asked for
+        self.started = threading.Semaphore(0)
         self.closed = 0
         self.waiting = threading.Semaphore(0)  # released by each image that has come
 
-    def decode_into(self, images: Sequence[SentImage], rows: Pixels) -> list[str | None]:
-        errors: list[str | None] = []
-        for image, row in zip(images, rows, strict=True):
+    def start(self) -> None:
+        self.started.release()
+        raise OSError("no memory")  # which ends no thread
+
+    def decode_into(
+        self, images: Sequence[SentImage], slots: Pixels, unresized: Size | None
+    ) -> list[DecodedSlot]:
+        """Images are 3 x 3 pixels; those whose keys begin with "wide" have another size."""
+        found: list[DecodedSlot] = []
+        for image, slot in zip(images, slots, strict=True):
             self.keys.append(image.key)
             self.waiting.release()
             assert self.allowed.acquire(timeout=PATIENCE)
-            row[:] = ord(image.key[-1])
+            slot[:] = ord(image.key[-1])
             if image.key == "raises":
                 raise OSError("no memory")
-            errors.append("it is bad" if image.key == "bad" else None)
-        return errors
+            size = (3, 5) if image.key.startswith("wide") else (3, 3)
+            self.unresized.append(unresized)
+            error = "it is bad" if image.key == "bad" else None
+            found.append(DecodedSlot(error, size, is_resized=size != unresized))
+        return found
 
     def close(self) -> None:
         self.closed += 1
@@ -52,12 +66,13 @@ class SlowDecoder:
 class Decoding:
     """Threads, a decoder and a room."""
 
-    def __init__(self, threads: int, ahead: int, files_per_turn: int) -> None:
+    def __init__(self, threads: int, ahead: int, files_per_turn: int, resizes: bool) -> None:
         self.room = WaitingRoom(EngineSettings(), lambda: 0.0)
         self.decoder: Any = SlowDecoder()
         self.done: list[Ticket] = []
         self.errors: list[str] = []
-        rows = PixelRows((2, 2), torch.device("cpu"), 4)
+        self.sizes: list[list[tuple[int, ...]]] = []  # of the pixels of each ticket
+        rows = PixelRows(Preprocess((2, 2)), torch.device("cpu"), resizes=resizes)
         self.threads = DecodingThreads([self.decoder] * threads, rows, files_per_turn, ahead, self._finished)
         self._one_done = threading.Semaphore(0)
 
@@ -65,12 +80,12 @@ class Decoding:
         assert [source.key for source in sources] == [image.key for image in ticket.images]
         self.errors += [source.error for source in sources if source.error is not None]
         good = [source for source in sources if source.error is None]
-        if good:
-            assert ticket.pixels is not None
-            pixels = ticket.pixels.numpy()
-            assert pixels[:, 0, 0, 0].tolist() == [ord(source.key[-1]) for source in good]
-            for source, row in zip(good, pixels, strict=True):
-                assert np.array_equal(source.pixels, row.transpose(2, 0, 1))
+        rows = {n: row for group in ticket.pixels for n, row in zip(group.places, group.pixels, strict=True)}
+        assert sorted(rows) == list(range(len(good)))
+        for n, source in enumerate(good):
+            assert (rows[n] == ord(source.key[-1])).all()
+            assert np.array_equal(source.pixels, rows[n].permute(2, 0, 1))
+        self.sizes.append([tuple(rows[n].shape[:2]) for n in range(len(good))])
         self.done.append(ticket)
         self._one_done.release()
 
@@ -86,13 +101,22 @@ class Decoding:
 
 
 @contextmanager
-def decoding(threads: int = 1, ahead: int = 100, files_per_turn: int = 1) -> Iterator[Decoding]:
-    made = Decoding(threads, ahead, files_per_turn)
+def decoding(
+    threads: int = 1, ahead: int = 100, files_per_turn: int = 1, *, resizes: bool = False
+) -> Iterator[Decoding]:
+    made = Decoding(threads, ahead, files_per_turn, resizes)
     try:
         yield made
     finally:
         made.decoder.allowed.release(1000)
         made.threads.close()
+
+
+def test_decoders_start_before_the_first_image() -> None:
+    with decoding(threads=2) as one:
+        for _ in range(2):
+            assert one.decoder.started.acquire(timeout=PATIENCE)
+        assert not one.decoder.keys
 
 
 def test_streams_take_turns() -> None:
@@ -164,9 +188,8 @@ def test_images_that_cannot_be_decoded_leave_no_row() -> None:
         mixed = one.add(ServedStream("a"), "1", "bad", "2", "bad", "3")
         bad = one.add(ServedStream("b"), "bad")
         one.wait_for_tickets(2)
-        assert mixed.pixels is not None
-        assert len(mixed.pixels) == 3
-        assert bad.pixels is None
+        assert [len(group.pixels) for group in mixed.pixels] == [3]
+        assert not bad.pixels
     assert one.decoder.closed == 2
 
 
@@ -178,3 +201,19 @@ def test_a_decoder_that_fails_is_an_error_of_its_images() -> None:
         one.wait_for_tickets(2)
         assert one.errors == ["raises cannot be decoded: no memory"]
         assert after.pixels is not None
+
+
+def test_images_of_the_usual_size_are_left_as_they_are() -> None:
+    stream, other = ServedStream("a"), ServedStream("b")
+    with decoding(resizes=True) as one:
+        one.decoder.allowed.release(100)
+        for keys in (("0", "1"), ("2", "wide 3", "4"), ("bad", "5"), ("wide 6", "7"), ("wide 8", "wide 9")):
+            one.add(stream, *keys)
+            one.wait_for_tickets(1)
+        small, sent, wide = (2, 2), (3, 3), (3, 5)
+        assert one.sizes == [[small, small], [sent, small, sent], [sent], [small, sent], [wide, wide]]
+        one.add(other, "a")
+        one.wait_for_tickets(1)
+        assert one.sizes[-1] == [small]  # another stream, of which nothing is known
+    expected = [None] * 2 + [sent] * 5 + [sent] * 2 + [wide] * 2 + [None]
+    assert one.decoder.unresized == expected

@@ -3,6 +3,7 @@
 import itertools
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import ramen
 from ramen import testing
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.errors import BadRequestError, DeadlineError, StoppingError, UnknownStreamError
+from ramen.serve.engine.pixel_rows import PixelRows
 from ramen.serve.store import open_store
 from tests.helpers.leftovers import left_running
 from tests.helpers.photos import encoded, photo
@@ -222,3 +224,24 @@ def _images_in_copy(clf, folder: Path, copy: Path) -> int:
     method = make(clf)
     open_store(copy, method).close()
     return method.images_seen
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_images_that_the_device_resizes_have_the_same_answers(clf, monkeypatch, processes: int) -> None:
+    """Frames of a camera, as pixels and as files, some of another size; a GPU does so by itself."""
+    sizes = [(40, 50)] * 6 + [(60, 50), (40, 50)]
+    frames = [np.asarray(photo(n, size)) for n, size in enumerate(sizes)]
+    requests = [
+        [SentImage(str(n), encoded(Image.fromarray(frame), "PNG")) for n, frame in enumerate(frames)],
+        [SentImage(str(n), frame) for n, frame in enumerate(np.stack(frames[:6]).copy())],
+        [SentImage("bad", b"nothing"), SentImage("7", encoded(Image.fromarray(frames[7]), "PNG"))],
+    ]
+    found = []
+    for resizes in (False, True):
+        monkeypatch.setattr("ramen.serve.engine.engine.PixelRows", partial(PixelRows, resizes=resizes))
+        with engine(clf, decoding_processes=processes) as where:
+            answered = [where.submit("a", request).future.result(PATIENCE) for request in requests * 2]
+            assert (where._table.known("a").usual_size == (40, 50)) is resizes
+        found.append([replace(one.result, support=0) for answers in answered for one in answers])
+    assert found[0] == found[1]
+    assert [one.error is None for one in found[0][-2:]] == [False, True]

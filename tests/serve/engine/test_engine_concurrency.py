@@ -15,8 +15,8 @@ REQUESTS = 1000 if RUN_SLOW_TESTS else 4
 ROOMY = {"capacity": THREADS * 1000, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"}  # drops nothing
 
 
-@pytest.mark.parametrize("invariant", [False, True])
-def test_no_answer_is_lost_or_doubled(clf, invariant: bool) -> None:
+@pytest.mark.parametrize(("invariant", "overlap"), [(False, False), (True, False), (False, True)])
+def test_no_answer_is_lost_or_doubled(clf, invariant: bool, overlap: bool) -> None:
     names = ["a", "b", "c", "d", "e"]
     found: list[tuple[str, str, str]] = []
     failed: list[BaseException] = []
@@ -33,7 +33,7 @@ def test_no_answer_is_lost_or_doubled(clf, invariant: bool) -> None:
         except BaseException as error:
             failed.append(error)
 
-    with engine(clf, parameters=ROOMY, invariant=invariant, max_batch=32) as where:
+    with engine(clf, parameters=ROOMY, invariant=invariant, overlap=overlap, max_batch=32) as where:
         threads = [threading.Thread(target=client, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -81,7 +81,8 @@ def test_a_flood_in_one_stream_does_not_starve_another(clf) -> None:
             ticket.cancel()
 
 
-def test_streams_are_managed_while_images_come(clf) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_streams_are_managed_while_images_come(clf, overlap: bool) -> None:
     """Resets, snapshots and other classes in the middle of traffic; then all is as it should be."""
     stop, failed, answered = threading.Event(), [], []
 
@@ -95,7 +96,7 @@ def test_streams_are_managed_while_images_come(clf) -> None:
         except BaseException as error:
             failed.append(error)
 
-    with engine(clf) as where:
+    with engine(clf, overlap=overlap, max_batch=2) as where:
         for number in range(3):
             where.create_stream(f"stream-{number}")
         threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]

@@ -1,24 +1,24 @@
-"""Images are decoded into their rows: the same pixels in a thread and in a process, which may die."""
+"""Images are decoded into their slots: the same pixels in a thread and in a process, which may die."""
 
 import io
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from ramen.images.decoding import DecodingSettings
 from ramen.images.preprocess import Preprocess
-from ramen.serve.decoders import DecodedSource, Decoder
+from ramen.serve.decoders import Decoder
 from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, InProcess, InThread
-from ramen.serve.engine.pixel_rows import PixelRows, put_ready
-from ramen.serve.sources import Source
+from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
 
 SIZE = (8, 6)
+SLOT = 3 * 20 * 30  # bytes
 DEADLY = b"deadly"
 PATIENCE = 60.0
 
@@ -26,10 +26,10 @@ PATIENCE = 60.0
 class FragileDecoder(Decoder):
     """Some files end the process, as a defect of a decoder would."""
 
-    def decode(self, source: Source) -> DecodedSource:
-        if isinstance(source.value, bytes) and source.value == DEADLY:
+    def image(self, key: str, value: Any) -> Image.Image | str:
+        if isinstance(value, bytes) and value == DEADLY:
             os._exit(1)
-        return super().decode(source)
+        return super().image(key, value)
 
 
 def drawn(seed: int, size: tuple[int, int] = (20, 30)) -> np.ndarray:
@@ -48,10 +48,25 @@ def decoder() -> Decoder:
 
 
 @pytest.fixture(scope="module")
-def process(decoder: Decoder) -> Iterator[InProcess]:
+def lender() -> Lender:
+    return Lender(SharedRegion(2**20))
+
+
+@pytest.fixture(scope="module")
+def other() -> Lender:
+    """Memory that somebody else shares."""
+    return Lender(SharedRegion(2**20))
+
+
+@pytest.fixture(scope="module")
+def process(decoder: Decoder, lender: Lender, other: Lender) -> Iterator[InProcess]:
     """One that has started."""
-    made = InProcess(decoder)
-    made.decode_into([SentImage("a", png(0))], np.empty((1, *SIZE, 3), np.uint8))
+    made = InProcess(decoder, SharedRegions([lender.region, other.region]))
+    slots = new_slots(lender, 1)
+    (found,) = made.decode_into([SentImage("a", png(0))], slots, None)  # in this thread
+    assert found.error is None
+    assert np.array_equal(pixels_in(slots[0]), expected(decoder, 0))
+    made.start()
     assert made._process is not None
     assert made._process.has_started(wait=True)
     yield made
@@ -59,62 +74,80 @@ def process(decoder: Decoder) -> Iterator[InProcess]:
     assert not made._process._process.is_alive()
 
 
-def expected(decoder: Decoder, seed: int) -> np.ndarray:
-    return decoder.preprocess.pixels(Image.fromarray(drawn(seed)))[0].numpy().transpose(1, 2, 0)
+def new_slots(lender: Lender, count: int) -> np.ndarray:
+    lent = lender.lend(count * SLOT)
+    assert lent is not None
+    return lent.reshape(count, SLOT)
+
+
+def pixels_in(slot: np.ndarray, size: tuple[int, int] = SIZE) -> np.ndarray:
+    return slot[: 3 * size[0] * size[1]].reshape(*size, 3)
+
+
+def in_memory(lender: Lender, array: np.ndarray) -> np.ndarray:
+    lent = lender.lend(array.nbytes)
+    assert lent is not None
+    lent[:] = array.reshape(-1)
+    return lent.reshape(array.shape)
+
+
+def expected(decoder: Decoder, seed: int, size: tuple[int, int] = (20, 30)) -> np.ndarray:
+    return decoder.preprocess.pixels(Image.fromarray(drawn(seed, size)))[0].numpy().transpose(1, 2, 0)
 
 
 @pytest.mark.parametrize("where", ["thread", "process"])
-def test_rows_are_what_preprocessing_gives(decoder: Decoder, process: InProcess, where: str) -> None:
-    """Files, an array of another size and one of the right size, more than fit into one message."""
-    files = [SentImage(str(seed), png(seed)) for seed in range(2 * FILES_PER_MESSAGE + 1)]
-    images = [*files, SentImage("large", drawn(50)), SentImage("ready", drawn(51, SIZE))]
-    images.insert(3, SentImage("bad", b"no image"))
-    rows = np.empty((len(images), *SIZE, 3), np.uint8)
-    errors = (InThread(decoder) if where == "thread" else process).decode_into(images, rows)
-    by_key = {image.key: (row, error) for image, row, error in zip(images, rows, errors, strict=True)}
-    assert (by_key.pop("bad")[1] or "").startswith("bad cannot be read as an image")
-    assert [error for _, error in by_key.values()] == [None] * len(by_key)
-    assert np.array_equal(by_key.pop("ready")[0], drawn(51, SIZE))
-    assert np.array_equal(by_key.pop("large")[0], expected(decoder, 50))
-    for seed, (row, _) in by_key.items():
-        assert np.array_equal(row, expected(decoder, int(seed))), seed
+@pytest.mark.parametrize(("shared", "kept"), [(False, False), (True, False), (True, True)])
+def test_pixels_are_what_preprocessing_gives(
+    decoder: Decoder, process: InProcess, lender: Lender, other: Lender, where: str, shared: bool, kept: bool
+) -> None:
+    """Files, arrays of other sizes and one of the right size, more than fit into one message."""
+
+    def image(key: str, data: bytes | np.ndarray) -> SentImage:
+        array = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        return SentImage(key, in_memory(other, array) if shared else data)
+
+    images = [image(str(seed), png(seed)) for seed in range(2 * FILES_PER_MESSAGE + 1)]
+    images += [
+        image("large", drawn(50)),
+        image("ready", drawn(51, SIZE)),
+        image("other", drawn(52, (12, 18))),
+    ]
+    images.insert(3, image("bad", b"no image"))
+    slots = new_slots(lender, len(images))
+    unresized = (20, 30) if kept else None
+    found = (InThread(decoder) if where == "thread" else process).decode_into(images, slots, unresized)
+    by_key = {image.key: (slot, one) for image, slot, one in zip(images, slots, found, strict=True)}
+    assert (by_key.pop("bad")[1].error or "").startswith("bad cannot be read as an image")
+    assert {one.error for _, one in by_key.values()} == {None}
+    slot, one = by_key.pop("ready")
+    assert np.array_equal(pixels_in(slot), drawn(51, SIZE))
+    assert (one.size, one.is_resized) == (SIZE, True)
+    slot, one = by_key.pop("other")
+    assert np.array_equal(pixels_in(slot), expected(decoder, 52, (12, 18)))
+    assert (one.size, one.is_resized) == ((12, 18), True)
+    by_key["50"] = by_key.pop("large")
+    for seed, (slot, one) in by_key.items():
+        assert (one.size, one.is_resized) == ((20, 30), not kept)
+        if kept:
+            assert np.array_equal(pixels_in(slot, (20, 30)), drawn(int(seed))), seed
+        else:
+            assert np.array_equal(pixels_in(slot), expected(decoder, int(seed))), seed
 
 
 def test_a_file_that_ends_the_process_gets_an_error_and_no_other(
-    decoder: Decoder, process: InProcess
+    decoder: Decoder, process: InProcess, lender: Lender
 ) -> None:
     images = [SentImage(str(seed), png(seed)) for seed in range(FILES_PER_MESSAGE)]
     images[1] = SentImage("deadly", DEADLY)
-    rows = np.empty((len(images), *SIZE, 3), np.uint8)
-    errors = process.decode_into(images, rows)
+    slots = new_slots(lender, len(images))
+    errors = [found.error for found in process.decode_into(images, slots, None)]
     assert errors[1] == "deadly cannot be decoded: the process died of it, or memory ran out"
     assert [error for place, error in enumerate(errors) if place != 1] == [None] * (len(images) - 1)
     for seed in (0, *range(2, len(images))):
-        assert np.array_equal(rows[seed], expected(decoder, seed))
+        assert np.array_equal(pixels_in(slots[seed]), expected(decoder, seed))
     end = time.monotonic() + PATIENCE  # the next process starts beside the work
     while not process._process.has_started(wait=False):  # type: ignore[union-attr]
-        assert process.decode_into(images[:1], rows[:1]) == [None]
+        assert process.decode_into(images[:1], slots[:1], None)[0].error is None
         assert time.monotonic() < end
-    assert process.decode_into(images[2:3], rows[:1]) == [None]
-    assert np.array_equal(rows[0], expected(decoder, 2))
-
-
-def test_arrays_of_one_body_and_of_several() -> None:
-    """Neighbours in memory are copied at once; the result is that of copying one by one."""
-    body = np.random.default_rng(0).integers(0, 256, (5, *SIZE, 3), np.uint8)
-    other = np.random.default_rng(1).integers(0, 256, (3, *SIZE, 3), np.uint8)
-    backwards = np.ascontiguousarray(body[:, :, ::-1])[:, :, ::-1]
-    for images in (list(body), [body[1], body[2], body[0], other[0], other[1], body[4]], list(backwards), []):
-        rows = np.zeros((len(images), *SIZE, 3), np.uint8)
-        put_ready(images, rows)
-        assert np.array_equal(rows, np.array(images, np.uint8).reshape(rows.shape))
-
-
-def test_batches_are_joined_in_order() -> None:
-    rows = PixelRows(SIZE, torch.device("cpu"), 4)
-    batches = [torch.from_numpy(drawn(seed, SIZE)[None].repeat(2, 0)) for seed in range(3)]
-    joined = rows.joined(batches)
-    assert joined.is_contiguous()
-    assert torch.equal(joined, torch.cat(batches).permute(0, 3, 1, 2))
-    assert torch.equal(rows.joined(batches[:1]), batches[0].permute(0, 3, 1, 2))
-    assert rows.empty(4).shape == (4, *SIZE, 3)
+    assert process.decode_into(images[2:3], slots[:1], None)[0].error is None
+    assert np.array_equal(pixels_in(slots[0]), expected(decoder, 2))

@@ -9,6 +9,7 @@ import pytest
 
 import ramen
 from ramen import testing
+from ramen.serve.engine.computing import BegunBatch
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.errors import BadRequestError, DeadlineError, StoppingError, UnknownStreamError
 from ramen.serve.http.backend import Backend
@@ -104,14 +105,14 @@ def test_what_is_being_answered_when_time_is_up_is_answered(clf, monkeypatch) ->
 
     with engine(clf) as where:
         where.create_stream("a")
-        answer = where._computing.answer
+        begin = where._computing.begin
 
-        def slowly(*args) -> None:
+        def slowly(*args) -> BegunBatch:
             computing.set()
             go_on.wait(PATIENCE)
-            answer(*args)
+            return begin(*args)
 
-        monkeypatch.setattr(where._computing, "answer", slowly)
+        monkeypatch.setattr(where._computing, "begin", slowly)
         asyncio.run(run())
 
 

@@ -96,6 +96,14 @@ def serve(
             "cores but four.",
         ),
     ] = None,
+    http_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that read requests and write responses, beside the one that computes. Default: "
+            "none on a CPU; with a GPU 2 from 8 cores on, 4 from 16 on.",
+        ),
+    ] = None,
     max_pixels: options.MaxPixels = None,
     max_body: Annotated[str, typer.Option(help="The most bytes in a request.")] = "64 MiB",
     timeout_ms: Annotated[
@@ -135,6 +143,8 @@ def serve(
 
     with exit_on_error(MissingWeightsError, StopFailedError, ImportError):
         refuse_torchrun("ramen serve", "start it once; --ray uses more than one GPU")
+        if ray and http_processes is not None:
+            raise ValueError("--http-processes is not for --ray, which has HTTP proxies of its own")
         run = _runner(
             ray,
             {"replicas": replicas, "min_replicas": min_replicas, "max_replicas": max_replicas}
@@ -142,7 +152,8 @@ def serve(
         )
         request = make_request(
             {"model": model, "device": device, "dtype": dtype, "method": method}
-            | {"host": host, "port": port, "no_auth": no_auth, "log_format": log_format},
+            | {"host": host, "port": port, "no_auth": no_auth, "log_format": log_format}
+            | {"http_processes": http_processes},
             None
             if model is None and classes is None and classes_file is None
             else class_names(classes, classes_file),

@@ -14,11 +14,18 @@ class SentImage:
 
     Attributes:
         key: The client's own name for it.
-        data: A file's bytes, or pixels ``(H, W, 3)`` in uint8. Never a path: the engine opens nothing.
+        data: A file's bytes, also as an array ``(n,)``, or pixels ``(H, W, 3)`` in uint8. An array must not
+            change until it is answered. Never a path: the engine opens nothing.
     """
 
     key: str
     data: bytes | NDArray[np.uint8]
+
+    @property
+    def value(self) -> bytes | NDArray[np.uint8]:
+        """What a decoder takes: the bytes of a file, or pixels."""
+        is_file = isinstance(self.data, np.ndarray) and self.data.ndim == 1
+        return self.data.tobytes() if is_file else self.data  # type: ignore[union-attr]
 
     @property
     def nbytes(self) -> int:

@@ -1,5 +1,10 @@
-"""Answers a batch: the images of all its streams share the passes, each stream keeps to its own memory."""
+"""Answers a batch: the images of all its streams share the passes, each stream keeps to its own memory.
 
+A batch is begun, which a GPU goes on with by itself, and finished, which waits for what it has computed. So
+the next one may be begun while this one is being computed and its answers are sent.
+"""
+
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -11,7 +16,7 @@ from torch import Tensor
 from ramen.kernels.cuda_graphs import CALLS_TO_RECORD
 from ramen.methods import Method, predict_together
 from ramen.methods._answers import Prediction
-from ramen.serve.batch_answers import BatchResults, FailureLog
+from ramen.serve.batch_answers import BatchResults, FailureLog, PendingAnswers, begin_together
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import StreamAnswer
@@ -46,8 +51,9 @@ class _Part:
             source for ticket in tickets for source in (ticket.decoded or ())
         ]
         self.keys = [source.key for source in self.sources if source.error is None]  # of what has pixels
-        self.batches = [ticket.pixels for ticket in tickets if ticket.pixels is not None]
-        self.pixels: Tensor | None = None  # all of these, as soon as they are joined
+        self.groups = [ticket.pixels for ticket in tickets if ticket.pixels]
+        self.pixels: Tensor | None = None  # all of these, as soon as they are on the device
+        self.version = 0  # how many images its method had seen after them
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -62,8 +68,23 @@ class _Answered:
     fallbacks: int
 
 
+@dataclass(frozen=True)
+class BegunBatch:
+    """A batch that is being computed.
+
+    Attributes:
+        tickets: All of them.
+        parts: Their images by stream, with what is on its way for each; None if there is nothing.
+        started: When it was begun, on the monotonic clock.
+    """
+
+    tickets: Sequence[Ticket]
+    parts: list[tuple[_Part, PendingAnswers | Exception | None]]
+    started: float
+
+
 class BatchComputing:
-    """Answers batches, one at a time.
+    """Answers batches, one after the other; one thread may begin a batch while another finishes the last one.
 
     Args:
         settings: How batches are computed.
@@ -88,29 +109,40 @@ class BatchComputing:
         self._invariant, self._rows = settings.invariant, rows
         self._batch_sizes = _batch_sizes(settings, device)
         self._ids, self._rates, self._failures, self._threads = ids, rates, failures, threads
+        self._methods = threading.Lock()  # methods of streams, and the device, serve one thread at a time
         self.counters = Counters()
 
-    def answer(self, batch: Sequence[Ticket], computed: Callable[[], None]) -> None:
-        """Answer all tickets of a batch, whose streams are in memory.
+    def begin(self, tickets: Sequence[Ticket]) -> BegunBatch:
+        """Compute answers for tickets, whose streams are in memory; does not wait for a GPU.
+
+        Args:
+            tickets: Resolved by ``finish``.
+        """
+        started = time.monotonic()
+        with self._methods:
+            parts = _parts(tickets)
+            return BegunBatch(tickets, list(zip(parts, self._begin(parts), strict=True)), started)
+
+    def finish(self, batch: BegunBatch, computed: Callable[[], None]) -> None:
+        """Answer all tickets of a batch.
 
         Args:
             batch: Its tickets are resolved when this returns.
             computed: Called before that, as soon as the answers are known.
         """
-        started = time.monotonic()
-        parts = _parts(batch)
-        outcomes = self._compute(parts)
-        computed_ms = 1000 * (time.monotonic() - started)
+        outcomes = [self._results(part, pending) for part, pending in batch.parts]
+        computed_ms = 1000 * (time.monotonic() - batch.started)
         answered = [
-            self._answered(part, outcome, started, computed_ms)
-            for part, outcome in zip(parts, outcomes, strict=True)
+            self._answered(part, outcome, batch.started, computed_ms)
+            for (part, _), outcome in zip(batch.parts, outcomes, strict=True)
         ]
-        self._count(batch, answered, computed_ms)
+        self._count(batch.tickets, answered, computed_ms)
         computed()
-        for part, one in zip(parts, answered, strict=True):
+        for (part, _), one in zip(batch.parts, answered, strict=True):
             _resolve(part.tickets, one.answers)
-        for part, one in zip(parts, answered, strict=True):
-            self._save(part, one)
+        with self._methods:
+            for (part, _), one in zip(batch.parts, answered, strict=True):
+                self._save(part, one)
 
     def warm_up(self, method: Method) -> None:
         """Compute blank batches of every size until nothing is left to compile or record.
@@ -126,28 +158,31 @@ class BatchComputing:
 
     # -- numbers ------------------------------------------------------------------------------------
 
-    def _compute(self, parts: Sequence[_Part]) -> list[BatchResults]:
-        """What is said about the decoded images of each part."""
+    def _begin(self, parts: Sequence[_Part]) -> list[PendingAnswers | Exception | None]:
+        """What is on its way for each part, or why there is nothing; None if nothing could be computed."""
         filled = [part for part in parts if len(part)]
-        if not filled:
-            return [BatchResults([]) for _ in parts]
-        pixels = self._rows.joined([batch for part in filled for batch in part.batches])
-        for part, piece in zip(filled, pixels.split([len(part) for part in filled]), strict=True):
-            part.pixels = piece
-        predictions = dict(zip(filled, self._predict(filled, pixels), strict=True))
-        return [self._results(part, predictions.get(part)) for part in parts]
-
-    def _predict(self, parts: Sequence[_Part], pixels: Tensor) -> Sequence[Prediction | Exception | None]:
-        """A prediction per part, or why its method has none; None for all if nothing could be computed."""
+        found: dict[_Part, PendingAnswers | Exception] = {}
         try:
-            images = parts[0].resident.answers.images(pixels)
-            pieces = images.split([len(part) for part in parts])
-            return self._predict_together(
-                [(part.resident.method, piece) for part, piece in zip(parts, pieces, strict=True)]
-            )
+            if filled:
+                predictions = self._predict(filled)
+                begun = begin_together([part.resident.answers for part in filled], predictions)
+                found = dict(zip(filled, begun, strict=True))
         except Exception as error:
             self._failures.add("a batch failed, so that it was answered zero-shot", error)
-        return [None] * len(parts)
+        for part in parts:
+            part.version = part.resident.method.images_seen
+        return [found.get(part) for part in parts]
+
+    def _predict(self, parts: Sequence[_Part]) -> Sequence[Prediction | Exception]:
+        """A prediction per part, or why its method has none."""
+        counts = [len(part) for part in parts]
+        pixels = self._rows.on_device([groups for part in parts for groups in part.groups])
+        for part, piece in zip(parts, pixels.split(counts), strict=True):
+            part.pixels = piece
+        pieces = parts[0].resident.answers.images(pixels).split(counts)
+        return self._predict_together(
+            [(part.resident.method, piece) for part, piece in zip(parts, pieces, strict=True)]
+        )
 
     def _predict_together(self, parts: Sequence[tuple[Method, Tensor]]) -> Sequence[Prediction | Exception]:
         return predict_together(
@@ -157,25 +192,27 @@ class BatchComputing:
             invariant=self._invariant,
         )
 
-    def _results(self, part: _Part, prediction: Prediction | Exception | None) -> BatchResults:
-        answers, pixels = part.resident.answers, part.pixels
-        if pixels is None:
+    def _results(self, part: _Part, pending: PendingAnswers | Exception | None) -> BatchResults:
+        if not len(part):
             return BatchResults([])
-        if prediction is None:
-            return answers.zero_shot(part.keys, pixels)
-        return answers.predicted(part.keys, pixels, prediction)
+        answers = part.resident.answers
+        results = None if pending is None else answers.finish(part.keys, pending)
+        if results is not None:
+            return results
+        with self._methods:
+            pixels = self._rows.on_device(part.groups) if part.pixels is None else part.pixels
+            return answers.zero_shot(part.keys, pixels, part.version)
 
     # -- answers ------------------------------------------------------------------------------------
 
     def _answered(self, part: _Part, outcome: BatchResults, started: float, computed_ms: float) -> _Answered:
-        version = part.resident.method.images_seen
         found = iter(zip(outcome.results, outcome.probabilities, strict=True))
         numbers = part.resident.recent.class_numbers
         arrivals = [ticket.arrived for ticket in part.tickets for _ in range(len(ticket))]
         answers = []
         for source, arrived in zip(part.sources, arrivals, strict=True):
             if source.error is not None:
-                result, probabilities = Result.failed(source.key, source.error, version), None
+                result, probabilities = Result.failed(source.key, source.error, part.version), None
             else:
                 result, probabilities = next(found)
             number = ""

@@ -15,13 +15,13 @@ from ramen.serve.batch_answers import FailureLog
 from ramen.serve.decoders import Decoder
 from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import SentImage
-from ramen.serve.engine.computing import BatchComputing
+from ramen.serve.engine.computing import BatchComputing, BegunBatch
 from ramen.serve.engine.decoding_threads import DecodingThreads
 from ramen.serve.engine.errors import BadRequestError, EngineError, OverloadedError
 from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, GroupDecoder, InProcess, InThread
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_stream_name
-from ramen.serve.engine.pixel_rows import PixelRows
+from ramen.serve.engine.pixel_rows import MOST_PIXELS, PixelRows
 from ramen.serve.engine.rates import Rates
 from ramen.serve.engine.residency import Residency
 from ramen.serve.engine.served_stream import ServedStream
@@ -34,10 +34,12 @@ from ramen.serve.engine.stream_table import StreamTable
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.engine.waiting_room import WaitingRoom
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
 from ramen.serve.store.save_times import SaveTimes
 from ramen.utils import checks
 
 _BATCHES_AHEAD = 4  # that may be decoded and wait
+_BATCHES_ANSWERED = 3  # that are being answered, or shown as thumbnails
 
 
 class Engine(StreamManagement):
@@ -54,6 +56,7 @@ class Engine(StreamManagement):
         name: Of the model.
         method: The name of the method that adapts.
         parameters: Of the method.
+        regions: Memory of other processes in which images may be sent.
     """
 
     def __init__(
@@ -64,27 +67,32 @@ class Engine(StreamManagement):
         name: str = "model",
         method: str = "ramen",
         parameters: Mapping[str, Any] | None = None,
+        regions: Sequence[SharedRegion] = (),
     ) -> None:
         self._settings = settings = settings or EngineSettings()
-        SaveTimes(settings.save_every)  # raises if that makes no sense
+        overlapping = SaveTimes(settings.save_every).by_clock and settings.overlaps_on(classifier.device)
         self._failures = failures = FailureLog()
         decoder = Decoder(classifier.preprocess, settings.decoding)
         methods = StreamMethods(classifier, method, parameters or {}, settings.stream_memory)
         self._model = _served_model(classifier, name, method, settings)
         self._rates, ids = Rates(), AnswerIds()
         self._places = open_places(settings.state)
-        room = WaitingRoom(settings, self._rates.recent_rate, self._rates.usual_step_seconds)
+        room = WaitingRoom(
+            settings, self._rates.recent_rate, self._rates.usual_step_seconds, overlapping=overlapping
+        )
         table = StreamTable(self._places, settings.max_streams)
         residency = Residency(settings, room, table, self._places, methods, failures)
         super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))
-        rows = PixelRows(decoder.preprocess.size, classifier.device, settings.max_batch)
-        self._decoding = _decoding(settings, decoder, classifier.device, rows, room)
+        self._decoding, rows = _decoding(settings, decoder, classifier.device, regions, room)
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
         self._computing = BatchComputing(
             settings, classifier.device, rows, ids, self._rates, failures, self._thumbnails
         )
         classifier.fingerprint()  # hashes the model: better now than when the first state is written
         self._computing.warm_up(methods.create(None))
+        self._answering: ThreadPoolExecutor | None = None
+        if overlapping:
+            self._answering = ThreadPoolExecutor(1, thread_name_prefix="ramen-answers")
         self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="ramen-engine", daemon=True)
@@ -143,6 +151,10 @@ class Engine(StreamManagement):
         found = None if self._stopping or not fits else self._table.known(stream)  # it says what never fits
         return None if found is None else self._room.refusal(found, images, nbytes)
 
+    def waiting(self) -> tuple[int, int]:
+        """Images that wait or are being answered, and their bytes."""
+        return self._room.images, self._room.bytes
+
     def count_refusal(self) -> None:
         """A front has refused a request because of what ``refusal`` says."""
         self._room.count_refusal()
@@ -172,17 +184,36 @@ class Engine(StreamManagement):
             raise BadRequestError(f"a request must have at most {most_bytes} bytes, got {nbytes}")
 
     def _run(self) -> None:
-        while (batch := self._room.take()) is not None:
+        while (tickets := self._room.take()) is not None:
             self._decoding.answering()
-            try:
-                self._computing.answer(batch, partial(self._computed, batch))
-            except Exception as error:  # a defect: the engine goes on
-                self._failures.add("a batch could not be answered", error)
-                for ticket in batch:
-                    if not ticket.future.done():
-                        ticket.future.set_exception(EngineError("the request could not be answered"))
-            self._residency.trim(dict.fromkeys(ticket.stream for ticket in batch))
-            self._room.finish(batch)
+            self._answer(tickets)
+            del tickets  # which would keep the memory of their images until the next ones come
+
+    def _answer(self, tickets: Sequence[Ticket]) -> None:
+        try:
+            begun = self._computing.begin(tickets)
+        except Exception as error:  # a defect: the engine goes on
+            self._give_up(tickets, error)
+            self._room.finish(tickets)
+            return
+        if self._answering is None:
+            self._finish(begun)
+        else:
+            self._answering.submit(self._finish, begun)
+
+    def _finish(self, batch: BegunBatch) -> None:
+        try:
+            self._computing.finish(batch, partial(self._computed, batch.tickets))
+        except Exception as error:  # likewise
+            self._give_up(batch.tickets, error)
+        self._room.finish(batch.tickets)
+        self._residency.trim(dict.fromkeys(ticket.stream for ticket in batch.tickets))
+
+    def _give_up(self, tickets: Sequence[Ticket], error: Exception) -> None:
+        self._failures.add("a batch could not be answered", error)
+        for ticket in tickets:
+            if not ticket.future.done():
+                ticket.future.set_exception(EngineError("the request could not be answered"))
 
     def _computed(self, batch: Sequence[Ticket]) -> None:
         streams = list(dict.fromkeys(ticket.stream for ticket in batch))
@@ -229,6 +260,8 @@ class Engine(StreamManagement):
             if self._closed:
                 return
             self._thread.join()
+            if self._answering is not None:
+                self._answering.shutdown()
             self._decoding.close()
             self._keeper.close()
             self._residency.close()
@@ -253,17 +286,29 @@ def _checked_timeout(timeout: float) -> float:
 
 
 def _decoding(
-    settings: EngineSettings, decoder: Decoder, device: torch.device, rows: PixelRows, room: WaitingRoom
-) -> DecodingThreads:
-    processes = settings.processes_for(device)
-    decoders: list[GroupDecoder] = [InProcess(decoder) for _ in range(processes)]
-    return DecodingThreads(
-        decoders or [InThread(decoder) for _ in range(settings.decoding_threads)],
-        rows,
-        FILES_PER_MESSAGE if processes else 1,
-        _BATCHES_AHEAD * settings.max_batch,
-        room.decoded,
+    settings: EngineSettings,
+    decoder: Decoder,
+    device: torch.device,
+    regions: Sequence[SharedRegion],
+    room: WaitingRoom,
+) -> tuple[DecodingThreads, PixelRows]:
+    """What decodes, and the memory that it decodes into."""
+    processes, ahead = settings.processes_for(device), _BATCHES_AHEAD * settings.max_batch
+    most = settings.decoding.max_pixels
+    if not processes:
+        rows = PixelRows(decoder.preprocess, device, max_batch=settings.max_batch, max_pixels=most)
+        decoders: list[GroupDecoder] = [InThread(decoder) for _ in range(settings.decoding_threads)]
+        return DecodingThreads(decoders, rows, 1, ahead, room.decoded), rows
+    # for what is ahead, the ticket beyond that, and what is being answered
+    images = ahead + (1 + _BATCHES_ANSWERED) * settings.max_batch
+    height, width = decoder.preprocess.size
+    shared = SharedRegion(2 * images * 3 * max(height * width, MOST_PIXELS))  # twice: there may be gaps
+    rows = PixelRows(
+        decoder.preprocess, device, Lender(shared), max_batch=settings.max_batch, max_pixels=most
     )
+    known = SharedRegions([shared, *regions])
+    decoders = [InProcess(decoder, known) for _ in range(processes)]
+    return DecodingThreads(decoders, rows, FILES_PER_MESSAGE, ahead, room.decoded), rows
 
 
 def _served_model(

@@ -1,68 +1,152 @@
-"""Pixels of tickets in memory from which the device takes them: each image is put into its row once."""
+"""Pixels of tickets, in memory from which the device takes them: each image is put there once.
 
-from collections.abc import Iterator, Sequence
+A GPU resizes images faster than it gets them, to the same pixels as Pillow. So images of one size, such as
+the frames of a camera, are left as they are until they are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ramen.images.preprocess import Preprocess
+from ramen.serve.engine.answers import SentImage
+from ramen.serve.engine.staging import Staging
+from ramen.serve.shared_memory import Lender
+
 Pixels = NDArray[np.uint8]
+Size = tuple[int, int]  # height and width
+
+MOST_PIXELS = 2**19  # of an image that is resized on the device: copying larger ones takes too long
+
+
+@dataclass(frozen=True)
+class PixelGroup:
+    """Images of one size.
+
+    Attributes:
+        pixels: ``(n, height, width, 3)`` in uint8.
+        places: Which images of their ticket they are, among those that could be decoded.
+    """
+
+    pixels: Tensor
+    places: Sequence[int]
 
 
 class PixelRows:
-    """Makes batches ``(n, height, width, 3)`` in uint8.
+    """Makes memory for images, and batches of what was put there.
 
     Args:
-        size: Height and width of the images.
+        preprocess: How images are resized.
         device: Where they will be used.
-        max_batch: The most images in a batch.
+        lender: Of memory that other processes write to; None for that of this process.
+        max_batch: The most images of a batch.
+        max_pixels: The most that an image may have.
+        resizes: Whether the device resizes images; by default a GPU does.
     """
 
-    def __init__(self, size: tuple[int, int], device: torch.device, max_batch: int) -> None:
-        self._size, self._is_gpu, self._max_batch = size, device.type == "cuda", max_batch
+    def __init__(
+        self,
+        preprocess: Preprocess,
+        device: torch.device,
+        lender: Lender | None = None,
+        *,
+        max_batch: int = 1,
+        max_pixels: int = MOST_PIXELS,
+        resizes: bool | None = None,
+    ) -> None:
+        self.size: Size = preprocess.size
+        self._preprocess, self._device, self._lender = preprocess, device, lender
+        self._most = min(max_pixels, MOST_PIXELS)
+        self._may_view = self.size[0] * self.size[1] <= max_pixels
+        self._resizes = device.type == "cuda" if resizes is None else resizes
+        # a batch is copied beside the computing of the one before
+        self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._staging = Staging((max_batch, *self.size, 3), device)
+        self.is_resized_later = lru_cache(maxsize=256)(self._is_resized_later)
 
-    def empty(self, count: int) -> Tensor:
-        """Rows for so many images; for a GPU in pinned memory, unless a larger batch will have a copy.
+    def _is_resized_later(self, size: Size) -> bool:
+        """Whether images of this size are left as they are until they are on the device."""
+        if not self._resizes or size == self.size or size[0] * size[1] > self._most:
+            return False
+        return self._preprocess.resizes_on_devices(size)
 
-        New blocks of pinned memory take long to get, so that there should be few.
+    # -- in -----------------------------------------------------------------------------------------
+
+    def slots(self, count: int, size: Size | None) -> Pixels | None:
+        """Memory ``(count, bytes)`` for images; None if they have to wait for others that give theirs back.
+
+        Args:
+            count: How many images.
+            size: That they probably have, if images of this size are resized later.
         """
-        pinned = self._is_gpu and 2 * count >= self._max_batch
-        return torch.empty((count, *self._size, 3), dtype=torch.uint8, pin_memory=pinned)
+        nbytes = 3 * max(height * width for height, width in (self.size, size or self.size))
+        if self._lender is None:
+            return np.empty((count, nbytes), np.uint8)
+        lent = self._lender.lend(count * nbytes)
+        return None if lent is None else lent.reshape(count, nbytes)
 
-    def joined(self, batches: Sequence[Tensor]) -> Tensor:
-        """Several batches as one ``(n, 3, height, width)``, which ``normalise`` takes."""
-        if len(batches) > 1:
-            whole = self.empty(sum(map(len, batches)))
-            torch.cat(list(batches), out=whole)
-        else:
-            (whole,) = batches
-        as_channels = whole.permute(0, 3, 1, 2)
-        # a GPU changes the order as it normalises; a CPU is slow at that
-        return as_channels if self._is_gpu else as_channels.contiguous()
+    def view_of(self, images: Sequence[SentImage]) -> Tensor | None:
+        """Images ``(n, h, w, 3)`` that need neither be decoded nor copied; None if these have to be."""
+        ready = [
+            image.data for image in images if isinstance(image.data, np.ndarray) and image.data.ndim == 3
+        ]
+        if len(ready) < len(images):
+            return None
+        height, width, channels = ready[0].shape
+        is_ready = self._may_view if (height, width) == self.size else self.is_resized_later((height, width))
+        whole = as_one(ready) if channels == 3 and is_ready else None
+        return torch.from_numpy(whole) if whole is not None and whole.flags.writeable else None
+
+    # -- out ----------------------------------------------------------------------------------------
+
+    def on_device(self, tickets: Sequence[Sequence[PixelGroup]]) -> Tensor:
+        """The images of several tickets as one ``(n, 3, height, width)``, resized, on the device."""
+        if self._copying is None:
+            return torch.cat([self._ticket(groups) for groups in tickets]).contiguous()
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._copying):
+            if len(tickets) > 1 and all(self._is_plain(groups) for groups in tickets):
+                whole = self._staging.copy([groups[0].pixels for groups in tickets]).permute(0, 3, 1, 2)
+            else:
+                parts = [self._ticket(groups) for groups in tickets]
+                whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        current.wait_stream(self._copying)
+        whole.record_stream(current)
+        return whole
+
+    def _is_plain(self, groups: Sequence[PixelGroup]) -> bool:
+        return len(groups) == 1 and tuple(groups[0].pixels.shape[1:3]) == self.size
+
+    def _ticket(self, groups: Sequence[PixelGroup]) -> Tensor:
+        parts = [self._resized(group.pixels.to(self._device).permute(0, 3, 1, 2)) for group in groups]
+        if len(parts) == 1:
+            return parts[0]
+        whole = torch.cat(parts)
+        order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
+        return whole[order.to(self._device)]
+
+    def _resized(self, images: Tensor) -> Tensor:
+        if tuple(images.shape[2:]) == self.size:
+            return images
+        return self._preprocess.pixels(images, device=self._device)
 
 
-def put_ready(images: Sequence[Pixels], rows: Pixels) -> None:
-    """Copy images ``(height, width, 3)`` of the right size into rows.
+def as_one(images: Sequence[Pixels]) -> Pixels | None:
+    """Images ``(h, w, 3)`` of one size that follow each other in an array as a view of it; None if not.
 
-    Those that follow each other in memory, as they do in the body of a request, are copied at once: each copy
-    gives other threads a turn, and has to wait for the next one.
+    So it is with the pixels in the body of a request.
     """
-    for start, stop in _runs(images):
-        first = images[start]
-        strides = (first.nbytes, *first.strides)
-        run = np.lib.stride_tricks.as_strided(first, (stop - start, *first.shape), strides)
-        np.copyto(rows[start:stop], run)
-
-
-def _runs(images: Sequence[Pixels]) -> Iterator[tuple[int, int]]:
-    """Bounds of runs of images that follow each other in memory."""
-    start, expected = 0, -1
+    first = images[0]
+    start: int = first.__array_interface__["data"][0]
     for place, image in enumerate(images):
-        address: int = image.__array_interface__["data"][0]
-        if place and (address != expected or not image.flags.c_contiguous):
-            yield start, place
-            start = place
-        expected = address + image.nbytes if image.flags.c_contiguous else -1
-    if images:
-        yield start, len(images)
+        is_next = image.__array_interface__["data"][0] == start + place * first.nbytes
+        is_alike = image.shape == first.shape and image.base is first.base and image.flags.c_contiguous
+        if not (is_next and is_alike):
+            return None
+    shape, strides = (len(images), *first.shape), (first.nbytes, *first.strides)
+    return np.lib.stride_tricks.as_strided(first, shape, strides)

@@ -166,14 +166,13 @@ class Residency:
 
         Args:
             answered: Streams of a batch that has just been answered, which may go too if all others wait for
-                their turn; held by the caller.
+                their turn.
         """
         while self._exceeds() and self._park_one(also_waiting=False):
             pass
         for stream in answered:
-            if len(self) > 1 and self._exceeds():
-                self.park(stream)
-                self._request_if_needed(stream)
+            if len(self) > 1 and self._exceeds() and self._hold_resident(stream):
+                self._park_and_release(stream)
 
     def _request_if_needed(self, stream: ServedStream) -> None:
         if self._room.has_tickets(stream):
@@ -183,12 +182,15 @@ class Residency:
         stream = self._hold_victim(also_waiting)
         if stream is None:
             return False
+        self._park_and_release(stream)
+        return True
+
+    def _park_and_release(self, stream: ServedStream) -> None:
         try:
             self.park(stream)
         finally:
             self._room.release(stream)
         self._request_if_needed(stream)
-        return True
 
     def _hold_victim(self, also_waiting: bool) -> ServedStream | None:
         """The least recently used stream that is idle; or one that has had its turn, though more waits."""

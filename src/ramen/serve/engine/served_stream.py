@@ -57,6 +57,7 @@ class ServedStream:
         recovered: What had to be repaired when its state was last read, in words.
         serial: Names the stream with its classes, for the ids of answers.
         unwritten: Whether its facts have changed since they were written.
+        usual_size: Height and width of its images, as far as these are resized on the device.
     """
 
     def __init__(self, name: str, facts: StreamFacts | None = None, *, is_new: bool = False) -> None:
@@ -64,6 +65,7 @@ class ServedStream:
         self.resident: Resident | None = None
         self.gone = self.unwritten = False
         self.recovered: str | None = None
+        self.usual_size: tuple[int, int] | None = None
         self.serial = next(_serials)
         self._facts = facts
         self._lock = threading.Lock()

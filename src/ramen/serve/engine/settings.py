@@ -42,6 +42,9 @@ class EngineSettings:
         create_on_use: Whether an image for a stream that does not exist creates it.
         keep_changed: How many of the last images that adaptation gave another label are kept per stream, as
             thumbnails for the dashboard; 0 keeps none.
+        overlap: Whether a full batch is begun while the one before is being computed and its answers are
+            sent; not if ``save_every`` has each batch wait until the last one is on the disk. By default on a
+            GPU.
         decoding: What may be decoded, and how.
         decoding_threads: How many images are decoded at a time; by default one per core.
         decoding_processes: How many processes decode files, in place of threads, for a model that is faster
@@ -61,6 +64,7 @@ class EngineSettings:
     max_streams: int = 10_000
     create_on_use: bool = True
     keep_changed: int = 0
+    overlap: bool | None = None
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
     decoding_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     decoding_processes: int | None = None
@@ -74,6 +78,10 @@ class EngineSettings:
             checks.integer("decoding_processes", self.decoding_processes, 0)
         checks.flag("invariant", self.invariant)
         checks.flag("create_on_use", self.create_on_use)
+
+    def overlaps_on(self, device: torch.device) -> bool:
+        """Whether batches for a model on ``device`` may overlap."""
+        return device.type == "cuda" if self.overlap is None else self.overlap
 
     def processes_for(self, device: torch.device) -> int:
         """How many processes decode files for a model on ``device``."""

@@ -6,11 +6,10 @@ from concurrent.futures import CancelledError, Future
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.errors import DeadlineError
+from ramen.serve.engine.pixel_rows import PixelGroup
 
 if TYPE_CHECKING:
     from ramen.serve.engine.served_stream import ServedStream
@@ -37,10 +36,11 @@ class Ticket:
     Attributes:
         future: The answers, one per image, in order; an image that cannot be decoded has a result with an
             error. Its own ``cancel`` does nothing: the ticket's does.
+        images: As they were sent; gone as soon as the ticket is answered or withdrawn.
         arrived: When it was created, on the monotonic clock.
         deadline: When nobody wants the answers any more, on the same clock.
         decoded: The pixels of each image, or why there are none; None until all of them are decoded.
-        pixels: Those of all images that could be decoded, ``(n, height, width, 3)``; None if there are none.
+        pixels: Those of all images that could be decoded; empty until then.
         state: Where it is.
     """
 
@@ -48,18 +48,23 @@ class Ticket:
         self, stream: "ServedStream", images: Sequence[SentImage], timeout: float | None, room: "WaitingRoom"
     ) -> None:
         self.stream, self.images = stream, tuple(images)
+        self._count = len(self.images)
         self.nbytes = sum(image.nbytes for image in self.images)
         self.arrived = time.monotonic()
         self.deadline = None if timeout is None else self.arrived + timeout
         self.decoded: list[DecodedSource] | None = None
-        self.pixels: Tensor | None = None
+        self.pixels: Sequence[PixelGroup] = ()
         self.state = TicketState.WAITING
         self.future: Future[list[StreamAnswer]] = Future()
         self.future.set_running_or_notify_cancel()
         self._room = room
 
     def __len__(self) -> int:
-        return len(self.images)
+        return self._count
+
+    def forget_images(self) -> None:
+        """Nobody needs them here any more: whoever does, has them."""
+        self.images, self.decoded, self.pixels = (), None, ()
 
     def cancel(self) -> bool:
         """Drop the images if they still wait: nothing is learned from them, the future is cancelled."""

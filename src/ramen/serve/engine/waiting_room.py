@@ -3,7 +3,8 @@
 Each stream has a line of its own, first in, first out. Streams take turns, so that one that sends more than
 its share does not delay the others; if the room is full, what came last to the longest line gives way, unless
 it has waited for a while: a refusal has to come at once to be of use. The room also
-says who may use a stream: it is answered by one batch at a time, and not while somebody holds it.
+says who may use a stream: nobody holds it while it is being answered, and nothing is answered while somebody
+holds it.
 """
 
 import heapq
@@ -22,6 +23,7 @@ from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.ticket import Ticket, TicketState
 
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
+_MOST_BATCHES = 2  # that are being answered at a time, if they may overlap
 
 
 class WaitingRoom:
@@ -32,6 +34,9 @@ class WaitingRoom:
         rate: Images that are answered per second now, to estimate when there will be room.
         step_seconds: How long a batch takes now, to estimate whether answers would come in time; 0 if that is
             not known.
+        overlapping: Whether a full batch may be taken while the one before is still being answered, also of
+            the same streams: a device then always has something to do. One that is not full waits, as more
+            images may come until then.
 
     Attributes:
         images: Images that wait or are being answered.
@@ -46,12 +51,17 @@ class WaitingRoom:
         settings: EngineSettings,
         rate: Callable[[], float],
         step_seconds: Callable[[], float] = lambda: 0.0,
+        *,
+        overlapping: bool = False,
     ) -> None:
         self._settings, self._rate, self._step_seconds = settings, rate, step_seconds
+        self._overlapping = overlapping
         self._delay = settings.max_delay_ms / 1000
         self._changed = threading.Condition()
         self._lines: OrderedDict[ServedStream, Line] = OrderedDict()  # in the order of their turns
-        self._busy: set[ServedStream] = set()  # being answered, or held
+        self._held: set[ServedStream] = set()
+        self._answering: Counter[ServedStream] = Counter()  # batches that these are in
+        self._batches = 0  # that are being answered
         self._wanted: Counter[ServedStream] = Counter()  # to be held as soon as they are not busy
         # A heap of the times by which tickets must be taken; some of these are gone already.
         self._last_starts: list[tuple[float, int, Ticket]] = []
@@ -138,8 +148,11 @@ class WaitingRoom:
     def decoded(self, ticket: Ticket, sources: list[DecodedSource]) -> None:
         """All images of a ticket are decoded."""
         with self._changed:
-            ticket.decoded = sources
-            self._changed.notify_all()
+            if ticket.state is TicketState.WAITING:
+                ticket.decoded = sources
+                self._changed.notify_all()
+            else:
+                ticket.forget_images()
 
     def stream_opened(self) -> None:
         """Some stream can be answered now."""
@@ -181,6 +194,7 @@ class WaitingRoom:
 
     def _leave(self, ticket: Ticket) -> None:
         ticket.state = TicketState.DONE
+        ticket.forget_images()
         self.images -= len(ticket)
         self.bytes -= ticket.nbytes
         self._changed.notify_all()
@@ -226,11 +240,16 @@ class WaitingRoom:
         """All is done about a batch: others may use its streams."""
         self.leave(batch)
         with self._changed:
-            self._busy.difference_update(ticket.stream for ticket in batch)
+            self._answering -= Counter({ticket.stream for ticket in batch})
+            self._batches -= 1
             self._changed.notify_all()
 
+    def _is_busy(self, stream: ServedStream) -> bool:
+        return stream in self._held or stream in self._answering
+
     def _may_be_answered(self, stream: ServedStream) -> bool:
-        return stream.resident is not None and stream not in self._busy and not self._wanted[stream]
+        busy = stream in self._held if self._overlapping else self._is_busy(stream)
+        return stream.resident is not None and not busy and stream not in self._wanted
 
     def _ready(self) -> tuple[int, float]:
         """Images that could be answered now, at least as far as a batch needs, and when the first came."""
@@ -248,12 +267,17 @@ class WaitingRoom:
     def _patience(self, now: float) -> float | None:
         """How long nothing is to be done unless something changes."""
         last_start = self._last_starts[0][0] if self._last_starts else float("inf")
-        soonest = min(self._ready()[1] + self._delay, last_start)
+        must_be_full = self._overlapping and self._batches  # what else comes, notifies
+        soonest = last_start if must_be_full else min(self._ready()[1] + self._delay, last_start)
         return None if soonest == float("inf") else max(0.0, soonest - now)
 
     def _batch(self, now: float) -> list[Ticket]:
+        if self._overlapping and self._batches >= _MOST_BATCHES:
+            return []
         images, oldest = self._ready()
         full = images >= self._settings.max_batch
+        if self._overlapping and self._batches and not full:
+            return []
         if not images or not (full or self._closed or now >= oldest + self._delay):
             return []
         return self._form()
@@ -276,8 +300,9 @@ class WaitingRoom:
                 batch.append(ticket)
                 again.append(stream)
             streams = again
+        self._batches += 1
         for stream in dict.fromkeys(ticket.stream for ticket in batch):
-            self._busy.add(stream)
+            self._answering[stream] += 1
             if self._lines[stream].tickets:
                 self._lines.move_to_end(stream)
             else:
@@ -292,8 +317,8 @@ class WaitingRoom:
         with self._changed:
             self._wanted[stream] += 1
             try:
-                self._changed.wait_for(lambda: stream not in self._busy)
-                self._busy.add(stream)
+                self._changed.wait_for(lambda: not self._is_busy(stream))
+                self._held.add(stream)
             finally:
                 self._wanted[stream] -= 1
                 if not self._wanted[stream]:
@@ -306,15 +331,15 @@ class WaitingRoom:
     def try_hold(self, stream: ServedStream) -> bool:
         """Hold a stream that nobody uses, until ``release``."""
         with self._changed:
-            if stream in self._busy or stream in self._wanted:
+            if self._is_busy(stream) or stream in self._wanted:
                 return False
-            self._busy.add(stream)
+            self._held.add(stream)
             return True
 
     def release(self, stream: ServedStream) -> None:
         """Let others use it again."""
         with self._changed:
-            self._busy.discard(stream)
+            self._held.discard(stream)
             self._changed.notify_all()
 
     def has_tickets(self, stream: ServedStream) -> bool:

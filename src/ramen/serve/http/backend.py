@@ -7,6 +7,7 @@ from typing import Protocol
 from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.errors import EngineError
 from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
+from ramen.serve.http.request_figures import RequestFigures
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Backend(Protocol):
     async def ready(self) -> bool:
         """Whether images can be answered now."""
 
-    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
-        """Why so much would be refused now, known without waiting; None if ``classify`` has to be asked.
+    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+        """Why so much would be refused now, known at once; None if ``classify`` has to be asked.
 
         Args:
             stream: The stream that the images belong to.
@@ -55,6 +56,13 @@ class Backend(Protocol):
 
     def count_refusal(self) -> None:
         """A request was refused because of what ``refusal`` says."""
+
+    def memory_for(self, length: int) -> memoryview | None:
+        """Memory for a large body, in which the engine finds its images; None for that of this process.
+
+        Args:
+            length: In bytes.
+        """
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
@@ -95,6 +103,13 @@ class Backend(Protocol):
 
     async def feedback(self, stream: str, labels: Sequence[tuple[str, str]]) -> FeedbackCounts:
         """Take true labels, as pairs of an answer's id and a class; returns the stream's counts."""
+
+    async def figures(self, own: RequestFigures) -> RequestFigures:
+        """What all fronts of the backend have counted of requests.
+
+        Args:
+            own: What the caller has counted.
+        """
 
     async def statistics(self) -> EngineStatistics:
         """The whole engine."""

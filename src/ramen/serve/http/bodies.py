@@ -10,13 +10,14 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from ramen.serve.http.direct_bodies import rest_of_body
+from ramen.serve.http.direct_bodies import Memory, rest_of_body
 from ramen.serve.http.errors import ApiError
 from ramen.serve.http.request_facts import facts_of
 from ramen.serve.http.settings import HttpSettings
 from ramen.utils.byte_sizes import readable_bytes
 
 T = TypeVar("T")
+MemoryFor = Callable[[int], memoryview | None]
 _RETRY_AFTER = 1.0  # seconds
 _LARGE = 2**18  # bytes
 _DIRECT = 2**20  # bytes from which on a body is not worth being received in pieces
@@ -132,39 +133,48 @@ async def read_body(request: Request, deadline: float | None = None) -> bytes:
         request: The request, with limits.
         deadline: Until when it must have arrived, on the monotonic clock.
     """
-    return b"".join(await _read(request, deadline, directly=False))
+    return b"".join(await _read(request, deadline, None))
 
 
-async def read_pixels(request: Request, deadline: float | None = None) -> bytes | bytearray:
-    """The same of a body that may be large and is used as it is, without a copy if that is possible."""
-    parts = await _read(request, deadline, directly=True)
+async def read_pixels(request: Request, deadline: float | None, memory_for: MemoryFor) -> bytes | Memory:
+    """The same of a body that may be large and is used as it is, without a copy if that is possible.
+
+    Args:
+        request: The request, with limits.
+        deadline: Until when it must have arrived, on the monotonic clock.
+        memory_for: Gives memory of some length, if it has to be some in particular.
+    """
+    parts = await _read(request, deadline, memory_for)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _read(request: Request, deadline: float | None, *, directly: bool) -> list[bytes | bytearray]:
+async def _read(
+    request: Request, deadline: float | None, memory_for: MemoryFor | None
+) -> list[bytes | Memory]:
     facts_of(request).body_is_timed = deadline is not None  # as a whole: less work than piece by piece
     when = None if deadline is None else deadline - time.monotonic() + asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(when):
-            return await _pieces(request, directly)
+            return await _pieces(request, memory_for)
     except TimeoutError:
         raise ApiError(504, "deadline", "the body of the request did not arrive in time") from None
     except ClientDisconnect:
         raise client_gone() from None
 
 
-async def _pieces(request: Request, directly: bool) -> list[bytes | bytearray]:
-    pieces: list[bytes | bytearray] = []
-    length = _declared(request.headers) if directly else 0
+async def _pieces(request: Request, memory_for: MemoryFor | None) -> list[bytes | Memory]:
+    pieces: list[bytes | Memory] = []
+    length = _declared(request.headers)
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        pieces.append(message.get("body", b""))
+        piece = message.get("body", b"")
+        pieces.append(piece)
         if not message.get("more_body", False):
             return pieces
-        if length >= _DIRECT and len(pieces) == 1:
-            whole = await rest_of_body(request, pieces[0], length)
+        if memory_for is not None and length >= _DIRECT and len(pieces) == 1:
+            whole = await rest_of_body(request, piece, length, memory_for)
             if whole is not None:
                 facts_of(request).nbytes = length
                 return [whole]

@@ -92,7 +92,7 @@ def add_classify_route(app: FastAPI, service: Service) -> None:
         await service.check_ready()
         deadline = service.deadline(facts.started, timeout_ms)
         if kind == RAW_PIXELS:  # nothing to parse
-            body = await read_pixels(request, deadline)
+            body = await read_pixels(request, deadline, service.backend.memory_for)
             images = images_in(request.headers, body, model.max_batch)
         else:
             body = await read_body(request, deadline)

@@ -5,25 +5,24 @@ than a GPU takes for the images in it.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect, Request
 
 RECEIVE_DIRECTLY = "ramen.receive_directly"
+Memory = bytearray | memoryview
 
 
 class DirectBody:
     """A body of known length that is being received.
 
     Args:
-        length: In bytes.
-
-    Attributes:
-        data: Its memory.
+        data: Memory of its length.
     """
 
-    def __init__(self, length: int) -> None:
-        self.data = bytearray(length)
-        self._view, self._filled = memoryview(self.data), 0
+    def __init__(self, data: Memory) -> None:
+        self.data = data
+        self._view, self._filled = memoryview(data), 0
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, part: bytes | bytearray) -> None:
@@ -41,23 +40,27 @@ class DirectBody:
         else:
             self._ended.set_result(None)
 
-    async def complete(self) -> bytearray:
+    async def complete(self) -> Memory:
         """Wait for all of it; ClientDisconnect if the connection ends before that."""
         await self._ended
         return self.data
 
 
-async def rest_of_body(request: Request, start: bytes | bytearray, length: int) -> bytearray | None:
+async def rest_of_body(
+    request: Request, start: bytes | bytearray, length: int, memory_for: Callable[[int], memoryview | None]
+) -> Memory | None:
     """A whole body whose first piece was received; None if the web server does not hand over the rest.
 
     Args:
         request: The request.
         start: What was received of its body.
         length: Of the whole body.
+        memory_for: Gives memory of that length, if it has to be some in particular.
     """
     receive_directly = request.scope.get(RECEIVE_DIRECTLY)
     if receive_directly is None or len(start) > length:
         return None
-    body = DirectBody(length)
+    lent = memory_for(length)
+    body = DirectBody(bytearray(length) if lent is None else lent)
     body.add(start)
     return await body.complete() if receive_directly(request.scope, body) else None

@@ -33,7 +33,7 @@ class EarlyRefusal:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def reason(self, scope: Scope, headers: Headers, facts: RequestFacts) -> ApiError | None:
+    async def reason(self, scope: Scope, headers: Headers, facts: RequestFacts) -> ApiError | None:
         """Why a request is refused; None if it has to be looked at. Other errors of its head are raised.
 
         Args:
@@ -45,7 +45,7 @@ class EarlyRefusal:
         if found is None or self._service.stopping.is_set():
             return None
         stream = found[1]
-        refusal = self._service.backend.refusal(stream, *self._least(headers))
+        refusal = await self._service.backend.refusal(stream, *self._least(headers))
         if refusal is None:
             return None
         facts.route = CLASSIFY

@@ -13,6 +13,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 
 from ramen.serve.engine.answers import SentImage
+from ramen.serve.http.direct_bodies import Memory
 from ramen.serve.http.errors import ApiError, in_words
 from ramen.serve.http.schemas import MAX_KEY, ImagesJson
 
@@ -36,7 +37,7 @@ def is_one_file(kind: str) -> bool:
     return kind in IMAGE_TYPES or kind == _ANY_FILE
 
 
-def images_in(headers: Headers, body: bytes | bytearray, most: int) -> list[SentImage]:
+def images_in(headers: Headers, body: bytes | Memory, most: int) -> list[SentImage]:
     """The images of a request, each with its key.
 
     Args:
@@ -94,7 +95,7 @@ def decoded_base64(text: str, name: str) -> bytes:
 # -- pixels -----------------------------------------------------------------------------------------
 
 
-def _from_pixels(shape: str, body: bytes | bytearray, most: int) -> list[SentImage]:
+def _from_pixels(shape: str, body: bytes | Memory, most: int) -> list[SentImage]:
     parts = shape.split(",")
     if len(parts) != 4 or not all(part.strip().isdecimal() and len(part) < 10 for part in parts):
         raise ApiError(422, "invalid", f"X-Shape must be n,height,width,3, got {shape[:40]!r}")
@@ -104,9 +105,7 @@ def _from_pixels(shape: str, body: bytes | bytearray, most: int) -> list[SentIma
     return [SentImage(f"image {number}", image) for number, image in enumerate(pixels)]
 
 
-def pixel_array(
-    data: bytes | bytearray | memoryview, shape: Sequence[int], name: str
-) -> np.ndarray[Any, Any]:
+def pixel_array(data: bytes | Memory, shape: Sequence[int], name: str) -> np.ndarray[Any, Any]:
     """Pixels ``(n, h, w, 3)`` without a copy; 422 if the bytes are not as many as the shape needs."""
     if len(shape) != 4 or min(shape) < 1 or shape[3] != 3:
         raise ApiError(422, "invalid", f"{name} must be [n, height, width, 3], got {list(shape)}")

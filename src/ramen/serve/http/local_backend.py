@@ -10,6 +10,7 @@ from ramen.serve.engine.errors import EngineError
 from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.http.request_figures import RequestFigures
 
 _Value = TypeVar("_Value")
 _Answers = asyncio.Future[list[StreamAnswer]]
@@ -34,13 +35,21 @@ class LocalBackend:
         """Whether images can be answered now."""
         return self._engine.ready()
 
-    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
         """Why so much would be refused now; None if ``classify`` has to be asked."""
         return self._engine.refusal(stream, images, nbytes)
+
+    def waiting(self) -> tuple[int, int]:
+        """Images that wait or are being answered, and their bytes."""
+        return self._engine.waiting()
 
     def count_refusal(self) -> None:
         """A request was refused because of what ``refusal`` says."""
         self._engine.count_refusal()
+
+    def memory_for(self, length: int) -> memoryview | None:
+        """Memory of this process will do."""
+        return None
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
@@ -117,6 +126,10 @@ class LocalBackend:
     async def feedback(self, stream: str, labels: Sequence[tuple[str, str]]) -> FeedbackCounts:
         """Take true labels, as pairs of an answer's id and a class; returns the stream's counts."""
         return await _in_a_thread(lambda: self._engine.feedback(stream, labels))
+
+    async def figures(self, own: RequestFigures) -> RequestFigures:
+        """Those of this front alone."""
+        return own
 
     async def statistics(self) -> EngineStatistics:
         """The whole engine."""

@@ -4,17 +4,23 @@ No figure has the name of a stream as a label: a server may have 10,000 streams,
 time series of its own in the monitoring system. ``GET /v1/streams`` has the figures of each stream.
 """
 
+import itertools
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ramen import __version__
 from ramen.serve.engine.stream_info import EngineStatistics
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.http.request_figures import BOUNDS, RequestFigures
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTERS = {
     "images": ("ramen_images", "Images answered"),
     "batches": ("ramen_batches", "Batches computed"),
@@ -41,7 +47,7 @@ _GAUGES = {
 
 
 class ServiceMetrics:
-    """What is counted here, and what the engine counts.
+    """The page of all figures.
 
     Args:
         model: What is served.
@@ -49,39 +55,44 @@ class ServiceMetrics:
 
     def __init__(self, model: ServedModel) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "ramen_http_requests", "Requests answered", ["method", "route", "status"], registry=self.registry
-        )
-        self._seconds = Histogram(
-            "ramen_http_request_seconds",
-            "From a request's first byte to the end of its response",
-            ["route"],
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.listeners = Gauge("ramen_event_listeners", "Readers of /v1/events", registry=self.registry)
         build = Gauge("ramen_build_info", "What runs", ["version", "model", "method"], registry=self.registry)
         build.labels(__version__, model.name, model.method).set(1)
-        self._engine = _EngineCollector()
+        self._requests, self._engine = _RequestCollector(), _EngineCollector()
+        self.registry.register(self._requests)
         self.registry.register(self._engine)
 
-    def count(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """Count a request.
+    def page(self, figures: RequestFigures, statistics: EngineStatistics) -> bytes:
+        """All figures in the text format of Prometheus.
 
         Args:
-            method: Of HTTP.
-            route: The template of its path.
-            status: Of the response.
-            seconds: How long it took; None for a stream of events, which says nothing about speed.
+            figures: What was counted of requests.
+            statistics: What the engine says of itself.
         """
-        self._requests.labels(method, route, str(status)).inc()
-        if seconds is not None:
-            self._seconds.labels(route).observe(seconds)
-
-    def page(self, statistics: EngineStatistics) -> bytes:
-        """All figures in the text format of Prometheus."""
-        self._engine.latest = statistics
+        self._requests.latest, self._engine.latest = figures, statistics
         return generate_latest(self.registry)
+
+
+class _RequestCollector(Collector):
+    """What was counted of requests when it was asked for last."""
+
+    latest: RequestFigures | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        if self.latest is None:
+            return
+        labels = ["method", "route", "status"]
+        requests = CounterMetricFamily("ramen_http_requests", "Requests answered", labels=labels)
+        for names, count in self.latest.requests.items():
+            requests.add_metric(names, count)
+        yield requests
+        meaning = "From a request's first byte to the end of its response"
+        seconds = HistogramMetricFamily("ramen_http_request_seconds", meaning, labels=["route"])
+        for route, durations in self.latest.seconds.items():
+            ends = [*map(str, BOUNDS), "+Inf"]
+            buckets = list(zip(ends, itertools.accumulate(durations.counts), strict=True))
+            seconds.add_metric([route], buckets, durations.total)
+        yield seconds
+        yield GaugeMetricFamily("ramen_event_listeners", "Readers of /v1/events", self.latest.listeners)
 
 
 class _EngineCollector(Collector):

@@ -66,27 +66,24 @@ def _add_figures(app: FastAPI, service: Service) -> None:
     @needs("metrics")
     async def metrics() -> Response:
         """Figures for Prometheus; none is per stream, as each stream would be a time series of its own."""
-        page = service.metrics.page(await service.backend.statistics())
+        backend = service.backend
+        page = service.metrics.page(await backend.figures(service.figures), await backend.statistics())
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_events(app: FastAPI, service: Service) -> None:
-    listeners = 0
-    shared = _SharedStatistics(service)
+    figures, shared = service.figures, _SharedStatistics(service)
 
     async def events() -> AsyncIterator[bytes]:
-        nonlocal listeners
-        if listeners >= service.settings.max_listeners:
+        if figures.listeners >= service.settings.max_listeners:
             return  # several came at the same moment
-        listeners += 1
-        service.metrics.listeners.set(listeners)
+        figures.listeners += 1
         try:
             while not service.stopping.is_set():  # if the client goes away, the response ends this
                 yield b"event: statistics\ndata: " + await shared.line() + b"\n\n"
                 await _wait(service.stopping, service.settings.events_interval)
         finally:
-            listeners -= 1
-            service.metrics.listeners.set(listeners)
+            figures.listeners -= 1
 
     @app.get(
         EVENTS,
@@ -102,7 +99,7 @@ def _add_events(app: FastAPI, service: Service) -> None:
         """Server-sent events: `statistics`, each second, with the same fields as `/v1/statistics`."""
         if service.stopping.is_set():
             await service.check_ready()
-        if listeners >= service.settings.max_listeners:
+        if figures.listeners >= service.settings.max_listeners:
             most = service.settings.max_listeners
             raise ApiError(429, "too_many_listeners", f"at most {most} may follow at a time", retry_after=5.0)
         return StreamingResponse(events(), media_type="text/event-stream")

@@ -64,7 +64,7 @@ class RequestRecorder:
         try:
             try:
                 self._service.access.check_site(scope["method"], headers)
-                refused = self._early.reason(scope, headers, facts)
+                refused = await self._early.reason(scope, headers, facts)
                 if refused is None:
                     await self._app(scope, receive, record)
                 else:
@@ -84,7 +84,7 @@ class RequestRecorder:
     def _finish(self, facts: RequestFacts, method: str, status: int) -> None:
         seconds = time.monotonic() - facts.started
         method = method if method in _METHODS else "other"
-        self._service.metrics.count(method, facts.route, status, None if facts.route == EVENTS else seconds)
+        self._service.figures.count(method, facts.route, status, None if facts.route == EVENTS else seconds)
         noted: dict[str, Any] = {
             "request": facts.id,
             "method": method,

@@ -13,6 +13,7 @@ from ramen.serve.http.backend import Backend
 from ramen.serve.http.bodies import BodyBudget, client_gone
 from ramen.serve.http.errors import ApiError, from_engine
 from ramen.serve.http.metrics import ServiceMetrics
+from ramen.serve.http.request_figures import RequestFigures
 from ramen.serve.http.settings import HttpSettings
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Service:
         self.settings = settings
         self.access = AccessRules(settings.tokens)
         self.bodies = BodyBudget(settings.max_bodies_bytes)
+        self.figures = RequestFigures()
         self.metrics = ServiceMetrics(backend.model)
         self.stopping = asyncio.Event()
 

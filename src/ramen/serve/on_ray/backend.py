@@ -30,6 +30,7 @@ from ramen.serve.engine.errors import (
 from ramen.serve.engine.names import check_stream_name
 from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
 from ramen.serve.http.backend import ServedModel
+from ramen.serve.http.request_figures import RequestFigures
 from ramen.serve.on_ray.merging import MergedStatistics, merged_streams
 from ramen.serve.on_ray.replica import SHORTEST_STAY
 
@@ -78,12 +79,16 @@ class RayBackend:
             self._ready_until = time.monotonic() + _READY_FOR
         return time.monotonic() < self._ready_until
 
-    def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
         """Never known here: replicas decide."""
         return None
 
     def count_refusal(self) -> None:
         """Replicas count."""
+
+    def memory_for(self, length: int) -> memoryview | None:
+        """Memory of this process will do."""
+        return None
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
@@ -141,6 +146,10 @@ class RayBackend:
         """Take true labels, as pairs of an answer's id and a class; returns the stream's counts."""
         counts: FeedbackCounts = await self._ask("feedback", stream, labels)
         return counts
+
+    async def figures(self, own: RequestFigures) -> RequestFigures:
+        """Those of this front alone."""
+        return own
 
     async def statistics(self) -> EngineStatistics:
         """All replicas together."""

@@ -1,0 +1,229 @@
+"""HTTP in processes of its own: the same answers, and a process that dies costs its own requests alone."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import numpy as np
+import pytest
+
+import ramen
+from ramen import testing
+from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.fronts.front_processes import (
+    FrontProcesses,
+    FrontsFailedError,
+    front_regions,
+    front_settings,
+)
+from ramen.serve.http.server import bind, url_of
+from ramen.serve.http.settings import HttpSettings
+from tests.fakes.failing_front import EXIT_CODE, fail
+from tests.helpers.running_server import PATIENCE, wait_until
+from tests.helpers.sent_images import pixels, sent
+
+FRONTS = 2
+PARAMETERS = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"}
+SETTINGS = HttpSettings(max_body_bytes=2**21, max_bodies_bytes=2**23)
+PIXELS = {"Content-Type": "application/x-ramen-uint8"}
+
+
+class Service:
+    """An engine in this process, with its fronts."""
+
+    def __init__(self, engine: Engine, url: str, fronts: FrontProcesses) -> None:
+        self.engine, self.url, self.fronts = engine, url, fronts
+
+    def classify(self, client: httpx.Client, stream: str, *seeds: int) -> httpx.Response:
+        body = np.stack([pixels(seed) for seed in seeds])
+        headers = PIXELS | {"X-Shape": ",".join(map(str, body.shape))}
+        return client.post(f"/v1/streams/{stream}/classify", content=body.tobytes(), headers=headers)
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.fronts._processes if process is not None and process.pid]
+
+    @property
+    def connections(self) -> list[int]:
+        return self.fronts._connections.bytes_at(0, 8 * FRONTS).view(np.int64).tolist()
+
+
+@pytest.fixture(scope="module")
+def clf() -> ramen.ZeroShotClassifier:
+    return testing.small_classifier()
+
+
+@contextmanager
+def service(clf: ramen.ZeroShotClassifier, **settings: object) -> Iterator[Service]:
+    regions, failed = front_regions(SETTINGS, FRONTS), []
+    chosen = EngineSettings(**{"max_batch": 128, "max_delay_ms": 1.0, "decoding_processes": 1, **settings})
+    listening = threading.Event()
+    with bind("127.0.0.1", 0) as bound, Engine(clf, chosen, parameters=PARAMETERS, regions=regions) as engine:
+        url = url_of(bound)
+        fronts = FrontProcesses(engine, SETTINGS, regions, bound, "json")
+        loop = asyncio.new_event_loop()
+
+        def run() -> None:
+            try:
+                loop.run_until_complete(fronts.run(listening.set))
+            except BaseException as error:
+                failed.append(error)
+                listening.set()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert listening.wait(PATIENCE)
+        assert not failed
+        made = Service(engine, url, fronts)
+        pids = made.pids
+        try:
+            yield made
+        finally:
+            loop.call_soon_threadsafe(fronts.stop)
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+            assert not failed
+            assert not any(_lives(pid) for pid in {*pids, *made.pids})
+            loop.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def shared(clf) -> Iterator[Service]:
+    with service(clf) as made:
+        yield made
+
+
+def test_answers_are_those_of_the_engine(clf, shared: Service) -> None:
+    """Whichever front is asked, with bodies that are large, small, or files to decode."""
+    with Engine(clf, EngineSettings(max_batch=128), parameters=PARAMETERS) as alone, ExitStack() as stack:
+        clients = [stack.enter_context(shared.client()) for _ in range(2 * FRONTS)]
+        for number, seeds in enumerate(((1,), (2, 3, 4), range(5, 125), (200,), range(130, 250))):
+            expected = alone.submit("a", sent(*seeds)).future.result(PATIENCE)
+            response = shared.classify(clients[number % len(clients)], "a", *seeds).raise_for_status()
+            answers = response.json()["answers"]
+            assert [one["label"] for one in answers] == [one.result.label for one in expected]
+            assert [one["probability"] for one in answers] == [one.result.probability for one in expected]
+            assert [one["state_version"] for one in answers] == [one.result.state_version for one in expected]
+        files = {"files": ("a.png", _png(7))}
+        (answer,) = clients[0].post("/v1/streams/a/classify", files=files).json()["answers"]
+        (only,) = alone.submit("a", sent(7)).future.result(PATIENCE)
+        assert answer["probability"] == only.result.probability
+
+
+def _png(seed: int) -> bytes:
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels(seed)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_connections_are_shared_out(shared: Service) -> None:
+    wait_until(lambda: sum(shared.connections) == 0)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(shared.client()) for _ in range(4 * FRONTS)]
+        for client in clients:
+            client.get("/healthz")
+        wait_until(lambda: sum(shared.connections) == len(clients))
+        assert max(shared.connections) - min(shared.connections) <= 2
+
+
+def test_figures_are_those_of_all_fronts(shared: Service) -> None:
+    def counted() -> float:
+        with shared.client() as client:
+            page = client.get("/metrics").text
+        name = 'ramen_http_requests_total{method="GET",route="/readyz",status="200"}'
+        return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
+
+    before = counted()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(shared.client()) for _ in range(2 * FRONTS)]
+        for client in clients:
+            assert client.get("/readyz").status_code == 200
+    wait_until(lambda: counted() == before + len(clients))
+
+
+def test_a_process_that_dies_is_replaced(clf) -> None:
+    with service(clf) as made, made.client() as first:
+        assert made.classify(first, "a", 1).status_code == 200
+        victim = made.pids[int(np.argmax(made.connections))]
+        os.kill(victim, signal.SIGKILL)
+        answered = 0
+        for seed in range(2, 12):  # others go on meanwhile
+            try:
+                with made.client() as client:
+                    answered += made.classify(client, "a", seed).status_code == 200
+            except httpx.TransportError:
+                continue  # it was on its way to the dead one
+        assert answered >= 8
+        wait_until(lambda: victim not in made.pids and len(made.pids) == FRONTS)
+        wait_until(lambda: all(connection is not None for connection in made.fronts._now))
+        with ExitStack() as stack:
+            clients = [stack.enter_context(made.client()) for _ in range(2 * FRONTS)]
+            for client in clients:
+                assert made.classify(client, "a", 20).status_code == 200
+        assert made.engine.stream("a").images >= answered + 1 + len(clients)
+        assert '"ramen_http_requests' not in first.get("/metrics").text
+
+
+def test_what_was_accepted_is_answered_at_the_end(clf, monkeypatch) -> None:
+    computing, go_on = threading.Event(), threading.Event()
+    answers: list[httpx.Response] = []
+    with service(clf) as made:
+        begin = made.engine._computing.begin
+
+        def slowly(*args):
+            computing.set()
+            go_on.wait(PATIENCE)
+            return begin(*args)
+
+        monkeypatch.setattr(made.engine._computing, "begin", slowly)
+
+        def ask() -> None:
+            with made.client() as client:
+                answers.append(made.classify(client, "a", 1))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert computing.wait(PATIENCE)
+        threading.Timer(0.5, go_on.set).start()
+    asking.join(PATIENCE)
+    assert answers[0].status_code == 200
+
+
+def test_processes_that_cannot_work_end_the_service(clf, monkeypatch) -> None:
+    monkeypatch.setattr("ramen.serve.fronts.front_processes._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("ramen.serve.fronts.front_processes._SHORT_LIVES", 2)
+    monkeypatch.setattr("ramen.serve.fronts.front_processes.run_front", fail)
+    regions = front_regions(SETTINGS, 1)
+    with bind("127.0.0.1", 0) as bound, Engine(clf, EngineSettings(), parameters=PARAMETERS) as engine:
+        fronts = FrontProcesses(engine, SETTINGS, regions, bound, "json")
+        with pytest.raises(ExceptionGroup) as caught:
+            asyncio.run(fronts.run(lambda: None))
+    assert caught.group_contains(FrontsFailedError, match=f"exit code {EXIT_CODE}")
+
+
+def test_limits_are_shared_out() -> None:
+    settings = HttpSettings(max_body_bytes=100, max_bodies_bytes=1000, max_listeners=5)
+    each = front_settings(settings, 4)
+    assert (each.max_body_bytes, each.max_bodies_bytes, each.max_listeners) == (100, 250, 2)
+    assert front_settings(settings, 100).max_bodies_bytes == 100
+    assert [region.size for region in front_regions(settings, 2)] == [625, 625]
