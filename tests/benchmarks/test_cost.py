@@ -55,7 +55,8 @@ def test_times_are_the_fastest_as_multiples_of_a_forward(cost, monkeypatch, tmp_
         assert [len(images) for images in timed] == [4, 4]
         return SimpleNamespace(seconds=(0.030, 0.025), forwards=3, backwards=2)
 
-    monkeypatch.setattr(cost, "forward_times", lambda classifier, warm_up, timed: [0.010, 0.012])
+    monkeypatch.setattr(cost, "forward_times", lambda classifier, warm_up, timed: [0.011, 0.012])
+    monkeypatch.setattr(cost, "recorded_forward_times", lambda classifier, images, repeats: [0.013, 0.010])
     monkeypatch.setattr(cost, "gradient_times", lambda classifier, images, repeats: [0.020, 0.016])
     monkeypatch.setattr(cost, "method_cost", method_cost)
     results = run(cost, monkeypatch, tmp_path, "tent")
@@ -79,6 +80,7 @@ def test_a_method_as_slow_as_its_passes_has_no_mark(cost, monkeypatch, tmp_path,
         return SimpleNamespace(seconds=(0.0179,), forwards=1, backwards=1)
 
     monkeypatch.setattr(cost, "forward_times", lambda classifier, warm_up, timed: [0.010])
+    monkeypatch.setattr(cost, "recorded_forward_times", lambda classifier, images, repeats: [0.011])
     monkeypatch.setattr(cost, "gradient_times", lambda classifier, images, repeats: [0.016])
     monkeypatch.setattr(cost, "method_cost", method_cost)
     run(cost, monkeypatch, tmp_path, "tent")
@@ -125,6 +127,7 @@ def test_augmentation_is_timed_by_itself(cost, monkeypatch, tmp_path, capsys):
         lambda name, *_: SimpleNamespace(seconds=(0.48,), forwards=34, backwards=1),
     )
     monkeypatch.setattr(cost, "forward_times", lambda classifier, warm_up, timed: [0.010])
+    monkeypatch.setattr(cost, "recorded_forward_times", lambda classifier, images, repeats: [0.011])
     monkeypatch.setattr(cost, "gradient_times", lambda classifier, images, repeats: [0.020])
     monkeypatch.setattr(cost, "seconds", lambda call, device: (call(), 0.004)[1])
     rows = run(cost, monkeypatch, tmp_path, "cotta", "zero", "roid", "tent")["methods"]
