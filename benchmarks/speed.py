@@ -102,7 +102,9 @@ def random_tower(model: str, device: str) -> tuple[Any, int]:
         last, output = outputs[-1]
         if output.ndim == 3:
             output = output[:, 0]  # the class token's, if there is one
-        last.bias -= output.mean([axis for axis in range(output.ndim) if axis != 1])
+        # the axis of the features, the second one or the last one
+        features_at = next(axis for axis in (1, output.ndim - 1) if output.shape[axis] == len(last.bias))
+        last.bias -= output.mean([axis for axis in range(output.ndim) if axis != features_at])
     return tower.cpu(), features.shape[1]  # what is measured is not to hold it
 
 

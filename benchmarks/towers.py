@@ -2,12 +2,14 @@
 
     python benchmarks/towers.py --device cuda --dtype float16 --out towers.json
     python benchmarks/towers.py --tower RN50 --tower timm:resnet50 --device cuda --dtype float16
-    python benchmarks/towers.py --tower torchvision:resnet18 --batch 16 --classes 10 --capacity 75  # a CPU
+    python benchmarks/towers.py --uncompiled --tower RN50 --batch 16 --classes 10 --capacity 75      # a CPU
 
 Beside each step stand the module's own passes, compiled by torch.compile, in the same run: its forward pass,
 and a forward and a backward pass to its norm parameters. For towers with fused passes a step is compared with
 three forward passes; for the others with two forward passes and a backward pass. ``--compile-only`` fills
-the compiler's cache and times nothing: several processes can do that at once. Accuracy means nothing here.
+the compiler's cache and times nothing: several processes can do that at once. ``--uncompiled`` is for CPUs:
+nothing is compiled on either side, and all steps are compared with two forward passes and a backward pass.
+Accuracy means nothing here.
 """
 
 import argparse
@@ -60,15 +62,16 @@ TOWERS = (
 )
 
 
-class CompiledPasses:
-    """A tower by itself, compiled by torch: what a step is compared with.
+class ModulePasses:
+    """A tower by itself: what a step is compared with.
 
     Args:
         setting: Names the tower.
         images: A batch in its type, on its device.
+        compiled: Whether torch compiles it.
     """
 
-    def __init__(self, setting: Setting, images: Tensor) -> None:
+    def __init__(self, setting: Setting, images: Tensor, *, compiled: bool) -> None:
         torch.compiler.reset()  # it compiles one class for a few models only
         tower = random_tower(setting.model, images.device.type)[0]
         self.module = private_copy(tower, None, images.device, images.dtype)
@@ -81,12 +84,12 @@ class CompiledPasses:
             for parameter in layer.parameters(recurse=False)
         ]
         self._images = images
-        self._compiled = torch.compile(self.module)
+        self._call = torch.compile(self.module) if compiled else self.module
 
     def forward(self) -> Tensor:
         """Features, without gradients."""
         with torch.no_grad():
-            return pooled(self._compiled(self._images))
+            return pooled(self._call(self._images))
 
     def forward_and_backward(self) -> tuple[Tensor, ...]:
         """Gradients of the norm parameters, shared by all images."""
@@ -94,7 +97,7 @@ class CompiledPasses:
             parameter.requires_grad_()
         with torch.enable_grad():
             return torch.autograd.grad(
-                pooled(self._compiled(self._images)).float().square().sum(),
+                pooled(self._call(self._images)).float().square().sum(),
                 self._norm_parameters,
                 allow_unused=True,
             )
@@ -102,37 +105,40 @@ class CompiledPasses:
 
 def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The row of one tower."""
-    classifier = random_classifier(setting, arguments.device, arguments.dtype, "compile")
+    compiles = not arguments.uncompiled
+    classifier = random_classifier(
+        setting, arguments.device, arguments.dtype, "compile" if compiles else "auto"
+    )
     images = random_images(classifier, setting.batch)
     clock = Clock(classifier.device, arguments.repeats, arguments.rounds)
     encoder = classifier.encoder
     row: dict[str, Any] = {
         "tower": setting.model,
-        "path": "fused" if encoder.fused else "compiled",
+        "path": "fused" if encoder.fused else "compiled" if compiles else "plain",
         "plain_reason": encoder.plain_reason,
         "norm_parameters": len(encoder.base),
     }
-    compiled = CompiledPasses(setting, images)
+    own = ModulePasses(setting, images, compiled=compiles)
     if arguments.compile_only:
-        compiled.forward()
+        own.forward()
         if not encoder.fused:
-            compiled.forward_and_backward()
+            own.forward_and_backward()
             sample_gradients(classifier, images)
             adapted_logits(classifier, images, encoder.base.expand(len(images), -1))
         return row
     method = full_ramen(classifier, setting)
     before = clock(partial(method.predict, images))
-    row["forward_ms"] = clock(compiled.forward)
+    row["forward_ms"] = clock(own.forward)
     # before and after it, as the GPU's clock changes with the load
     row["step_ms"] = step = min(before, clock(partial(method.predict, images)))
     if arguments.stages:
         row["stages"] = stages(method, images, clock)
     row["images_per_second"] = 1000 * setting.batch / step
     row["three_forwards"] = step / (3 * row["forward_ms"])
-    if not encoder.fused:
-        row["forward_and_backward_ms"] = clock(compiled.forward_and_backward)
+    if not (compiles and encoder.fused):
+        row["forward_and_backward_ms"] = clock(own.forward_and_backward)
         row["two_forwards_and_a_backward"] = step / (row["forward_ms"] + row["forward_and_backward_ms"])
-    del method, compiled
+    del method, own
     gc.collect()
     if classifier.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -147,7 +153,7 @@ def tables(results: dict[str, Any]) -> list[Table]:
         "norm parameters": ("norm_parameters", ","),
         "ms per step": ("step_ms", ".2f"),
         "images/s": ("images_per_second", ",.0f"),
-        "compiled forward, ms": ("forward_ms", ".2f"),
+        ("forward, ms" if results.get("uncompiled") else "compiled forward, ms"): ("forward_ms", ".2f"),
         "of three forwards": ("three_forwards", ".2f"),
         "of two forwards and a backward": ("two_forwards_and_a_backward", ".2f"),
     }
@@ -173,6 +179,7 @@ def main() -> None:
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--compile-only", action="store_true", help="fill the compiler's cache, time nothing")
+    parser.add_argument("--uncompiled", action="store_true", help="the module's own passes as they are")
     parser.add_argument("--stages", action="store_true", help="also the time of each part of a step")
     parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -190,6 +197,7 @@ def main() -> None:
         "hardware": provenance.hardware(torch.device(arguments.device)),
         "versions": provenance.versions(),
         "dtype": arguments.dtype,
+        "uncompiled": arguments.uncompiled,
         "setting": sizes,
         "towers": [],
     }

@@ -3,7 +3,6 @@
 import json
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -63,21 +62,37 @@ def test_rows_of_covered_and_other_towers(towers, monkeypatch, tmp_path):
     assert [row[0].text for row in table.rows] == ["covered", "not covered"]
 
 
-def test_compiling_alone_times_nothing(towers, monkeypatch):
+def rows_of_uncovered(towers, monkeypatch, tmp_path, *options: str) -> list[dict]:
     import speed
 
-    monkeypatch.setattr(speed, "fresh_tower", lambda model: _sized(not_covered()))
+    def fresh_tower(model):
+        tower = not_covered()
+        tower.image_size = (32, 32)
+        return tower
+
+    monkeypatch.setattr(speed, "fresh_tower", fresh_tower)
     speed.random_tower.cache_clear()
-    arguments = SimpleNamespace(
-        device="cpu", dtype="float32", repeats=1, rounds=1, compile_only=True, stages=False
-    )
-    row = towers.measure(speed.Setting("x", 3, 4, 2, 5), arguments, SimpleNamespace(print=print))
+    out = tmp_path / "towers.json"
+    sizes = ["--classes", "3", "--capacity", "4", "--topk", "2", "--batch", "5", "--repeats", "1"]
+    monkeypatch.setattr("sys.argv", ["towers.py", "--tower", "x", *sizes, *options, "--out", str(out)])
+    towers.main()
+    return json.loads(out.read_text())["towers"]
+
+
+def test_compiling_alone_times_nothing(towers, monkeypatch, tmp_path):
+    (row,) = rows_of_uncovered(towers, monkeypatch, tmp_path, "--compile-only")
     assert set(row) == {"tower", "path", "plain_reason", "norm_parameters"}
 
 
-def _sized(tower: nn.Module) -> nn.Module:
-    tower.image_size = (32, 32)
-    return tower
+def test_nothing_is_compiled_on_request(towers, monkeypatch, tmp_path):
+    def compile(*arguments, **options):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    (row,) = rows_of_uncovered(towers, monkeypatch, tmp_path, "--uncompiled")
+    assert row["path"] == "plain"
+    passes = row["forward_ms"] + row["forward_and_backward_ms"]
+    assert row["two_forwards_and_a_backward"] == pytest.approx(row["step_ms"] / passes)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in ROOT.glob("benchmarks/results/towers_*.json")))
