@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.methods._info import MethodInfo
@@ -21,6 +20,7 @@ from ramen.utils.peers import Group
 
 _SETTLED = 1e-6  # a change this small ends the steps
 _SMALLEST_BANDWIDTH = 1e-12  # squared; of views that are all alike
+_SHORTEST = 1e-300  # of a sum of views to which each adds nothing
 
 
 @register(
@@ -98,42 +98,62 @@ class Mta(ViewMethod):
         """Alternate between the views' scores and their mode."""
         if self.views == 1:
             return self.classifier.logits(embeddings[:, 0])
-        bandwidths = self._squared_bandwidths(embeddings)
-        probabilities = self.view_logits(embeddings).softmax(2)
+        # Every mode is a sum of views, so that the products of the views with each other decide everything.
+        # They are kept in fp64: a squared distance is a difference of them, and views may be almost alike.
+        products = embeddings.double() @ embeddings.double().mT
+        own = products.diagonal(dim1=1, dim2=2)
+        bandwidths = self._squared_bandwidths(own[:, :, None] + own[:, None] - 2 * products)
+        probabilities = self.view_logits(embeddings).softmax(2).double()
         affinities = probabilities @ probabilities.mT
 
+        def length(coefficients: Tensor) -> Tensor:
+            """Of a sum of views, ``(B, 1)``."""
+            return (coefficients * _times(products, coefficients)).sum(1, keepdim=True).clamp_min(0).sqrt()
+
         def kernel(mode: Tensor) -> Tensor:
-            squared = (embeddings - mode[:, None]).square().sum(2)
-            return torch.exp(-squared / (2 * bandwidths))
+            squared = own + length(mode).square() - 2 * _times(products, mode)
+            return torch.exp(-squared.clamp_min(0) / (2 * bandwidths))
 
         def next_scores(scores: Tensor, density: Tensor) -> Tensor:
-            agreement = (affinities @ scores[:, :, None]).squeeze(2)
+            agreement = _times(affinities, scores)
             return ((density + self.affinity_weight * agreement) / self.entropy_weight).softmax(1)
 
         def next_mode(mode: Tensor, scores: Tensor) -> Tensor:
-            return F.normalize(((scores * kernel(mode))[:, :, None] * embeddings).sum(1), dim=1)
+            weighted = scores * kernel(mode)
+            return weighted / length(weighted).clamp_min(_SHORTEST)
 
         scores = torch.full_like(bandwidths, 1 / self.views)
-        mode = embeddings[:, 0]
+        mode = torch.zeros_like(bandwidths)
+        mode[:, 0] = 1  # the image itself
         for _ in range(self.rounds):
             density = kernel(mode)
-            scores = self._settle(scores, partial(next_scores, density=density))
-            mode = self._settle(mode, partial(next_mode, scores=scores))
-        return self.classifier.logits(mode)
+            scores = self._settle(scores, partial(next_scores, density=density), _norm)
+            mode = self._settle(mode, partial(next_mode, scores=scores), length)
+        return self.classifier.logits(_times(embeddings.mT, mode.to(embeddings.dtype)))
 
-    def _squared_bandwidths(self, embeddings: Tensor) -> Tensor:
+    def _squared_bandwidths(self, squared_distances: Tensor) -> Tensor:
         """Half the mean squared distance of each view to the nearest others, ``(B, views)``."""
-        exact = "donot_use_mm_for_euclid_dist"  # views may be almost alike
-        distances = torch.cdist(embeddings, embeddings, compute_mode=exact).sort(2).values
         number = max(1, int(self.neighbours * (self.views - 1)))
-        nearest = distances[:, :, 1 : number + 1]  # without the view itself
-        return (nearest.square().mean(2) / 2).clamp_min(_SMALLEST_BANDWIDTH)
+        nearest = squared_distances.clamp_min(0).sort(2).values[:, :, 1 : number + 1]  # not the view itself
+        return (nearest.mean(2) / 2).clamp_min(_SMALLEST_BANDWIDTH)
 
-    def _settle(self, start: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
+    def _settle(
+        self, start: Tensor, step: Callable[[Tensor], Tensor], size: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """At most so many steps from ``start``, for each image until one changes hardly anything."""
         now, moving = start, torch.ones_like(start[:, :1], dtype=torch.bool)
         for _ in range(self.rounds):
             following = torch.where(moving, step(now), now)
-            moving = moving & ((following - now).norm(dim=1, keepdim=True) >= _SETTLED)
+            moving = moving & (size(following - now) >= _SETTLED)
             now = following
         return now
+
+
+def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Each image's matrix ``(B, n, m)`` times its vector ``(B, m)``."""
+    return (matrices @ vectors[:, :, None]).squeeze(2)
+
+
+def _norm(vectors: Tensor) -> Tensor:
+    """Of each image's vector, ``(B, 1)``."""
+    return vectors.norm(dim=1, keepdim=True)
