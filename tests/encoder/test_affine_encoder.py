@@ -645,3 +645,17 @@ def test_a_module_that_is_not_covered_can_be_compiled(monkeypatch: pytest.Monkey
     assert not covered.compiled
     with pytest.raises(ValueError, match="fused must be True, False, 'auto' or 'compile', got 'compiled'"):
         AffineEncoder(module, fused="compiled")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fused", ["auto", "compile"])
+def test_convolutions_that_are_not_covered_suit_a_gpu(fused: str) -> None:
+    """The channels of a pixel are next to each other in the encoder's copy; the module stays as it is."""
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    module = nn.Sequential(*layers).eval()
+    batch = torch.randn(3, 3, 16, 16)
+    encoder = AffineEncoder(module, example=batch, device="cuda", fused=fused)
+    found = encoder(batch.cuda(), encoder.base.expand(3, -1), normalize=False)
+    torch.testing.assert_close(found.cpu(), module(batch), rtol=1e-4, atol=1e-5)
+    assert encoder.weights()["0.weight"].is_contiguous(memory_format=torch.channels_last)
+    assert module[0].weight.is_contiguous()

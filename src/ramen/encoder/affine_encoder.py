@@ -222,6 +222,8 @@ class AffineEncoder:
         self.plain_reason = self._fuse_if_possible(image_shape) if fused else "fused=False"
         if fused is True and self.plain_reason:
             raise ValueError(f"fused=True: this encoder has no fused passes: {self.plain_reason}")
+        if self.plain_reason:
+            self._own.arrange_for_gpu()
         if fused == "compile" and self.plain_reason:
             self._own.compile()
 
