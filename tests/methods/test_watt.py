@@ -6,6 +6,7 @@ from torch import Tensor
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
+from ramen.methods import _contrastive
 from tests.helpers.slow_tests import full
 from tests.oracles.contrastive_methods import classifier_of_similar_texts, published_loss, stream
 from tests.oracles.mutable_model import SCALE, AdamModel, use_batch_statistics
@@ -117,6 +118,18 @@ def test_one_image_has_nothing_to_be_told_from(tower_kind: str, detach_targets: 
     torch.testing.assert_close(out.logits, clf.logits(clf.encode(image)), rtol=0, atol=1e-4)
     among_nan = torch.cat([torch.full((2, 3, 32, 32), torch.nan), image])
     torch.testing.assert_close(method.predict(among_nan).logits[2:], out.logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["watt", "clipartt"])
+def test_one_image_takes_one_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step is taken for a gradient that is zero."""
+    passes: list[int] = []
+    monkeypatch.setattr(_contrastive, "joint_gradient", None)  # which takes the steps
+    clf = testing.small_classifier()
+    encode = clf.encode
+    monkeypatch.setattr(clf, "encode", lambda *args, **more: passes.append(1) or encode(*args, **more))
+    ramen.create(name, clf).predict(torch.randn(1, 3, 32, 32))
+    assert len(passes) == 1
 
 
 def test_a_refused_image_leaves_no_trace(tower_kind: str) -> None:

@@ -53,6 +53,8 @@ class Contrastive(Method):
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Adapt to the batch, predict it, forget."""
         clf = self.classifier
+        if len(images) == 1:
+            return self._answer_alone(images, usable)
         first = steps = self._take_steps(images, usable)
         if not steps.affine.isfinite().all():
             steps = self._take_steps(*refuse_overflowing(clf, images, usable))
@@ -61,6 +63,14 @@ class Contrastive(Method):
         logits = clf.logits(embeddings, self.texts)
         zero_shot = clf.logits(first.pretrained) if self.statistics == "source" else None
         return Answer(logits, zero_shot, steps.usable)
+
+    def _answer_alone(self, images: Tensor, usable: Tensor) -> Answer:
+        """Answer one image: there is no other text to tell its own from, and the gradient is zero."""
+        clf = self.classifier
+        embeddings = clf.encode(images, statistics=of_batch(self.statistics, usable))
+        usable = usable & embeddings.isfinite().all(1)
+        zero_shot = clf.logits(embeddings) if self.statistics == "source" else None
+        return Answer(clf.logits(embeddings, self.texts), zero_shot, usable)
 
     def _take_steps(self, images: Tensor, usable: Tensor) -> "Steps":
         steps = Steps(self, images, usable)

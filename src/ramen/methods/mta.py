@@ -156,4 +156,4 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
 
 def _norm(vectors: Tensor) -> Tensor:
     """Of each image's vector, ``(B, 1)``."""
-    return vectors.norm(dim=1, keepdim=True)
+    return vectors.square().sum(1, keepdim=True).sqrt()
