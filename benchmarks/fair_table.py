@@ -7,6 +7,8 @@ For each stream and method: the search of `ramen tune` on domains and seeds that
 runs of `ramen compare --tuned` with what it chose. All runs go through one queue, the cheap ones first, and
 the tests of a method start as soon as its search is finished. Every run is a file in the store; the same
 command resumes, also after `--seconds`, when it stops by itself. `--out` gets one file with the numbers.
+Commands for other methods or streams may share a store at the same time. Afterwards, the command for all of
+them with `--seconds 0` runs nothing and writes what is there.
 """
 
 import argparse
@@ -78,6 +80,11 @@ class Entry:
         """Its name."""
         return self.own.space.method
 
+    @property
+    def searched(self) -> bool:
+        """Whether all runs of its search are finished."""
+        return all(result is not None and result["kind"] == "run" for result in self.trials.values())
+
     def expected_cost(self) -> float:
         """Passes of batches in all: what decides who comes first."""
         info = describe(self.method)
@@ -139,7 +146,8 @@ def chosen_values(entry: Entry) -> TunedValues | None:
         return None
     data = search_result(own, results)["data"]
     names = ("model", "data", "domains", "seeds", "protocol", "batch", "budget")
-    facts = {"search": entry.search.key(), **{name: data[name] for name in names}}
+    # the key of its own search: which other methods a command names does not change its tests
+    facts = {"search": own.key(), **{name: data[name] for name in names}}
     return TunedValues(facts, {entry.method: data["methods"][entry.method]["chosen"]})
 
 
@@ -173,6 +181,7 @@ class FairQueue:
 
     def run(self) -> None:
         """Return when everything is done, or when the time is over."""
+        self._read_finished()
         while self._waiting or self._running:
             if time.monotonic() - self._start > self._arguments.seconds:
                 self._stop()
@@ -181,8 +190,20 @@ class FairQueue:
                 self._submit(*self._waiting.pop(0))
             self._receive()
 
+    def _read_finished(self) -> None:
+        """Take what the store has before anything is run; a search that is finished adds its tests."""
+        left = []
+        while self._waiting:
+            run, out, then = self._waiting.pop(0)
+            found = finished_result(run, run.path(out), self._resources)
+            if found is None:
+                left.append((run, out, then))
+            else:
+                then(found)
+        self._waiting = left
+
     def _submit(self, run: Experiment, out: Path, then: Callable[[dict[str, Any]], None]) -> None:
-        found = finished_result(run, run.path(out), self._resources) if run.path(out).exists() else None
+        found = finished_result(run, run.path(out), self._resources)
         if found is not None:
             then(found)
             return
@@ -252,7 +273,7 @@ def write_searches(arguments: argparse.Namespace, entries: Sequence[Entry]) -> N
         search = own[0].search
         missing = {"kind": "skipped", "reason": _UNFINISHED}
         results = [found[run.key()] or missing for run in search.experiments]
-        if any(result["kind"] == "run" for result in results):
+        if any(entry.searched for entry in own):
             write_result(arguments.store / f"tuned-{stream.name}.json", search_result(search, results))
 
 

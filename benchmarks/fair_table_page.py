@@ -23,8 +23,8 @@ from ramen.experiments.analysis.significance import LEVEL, holm, mean_ranks, pai
 ROOT = Path(__file__).resolve().parent
 PAGE = ROOT.parent / "docs" / "fair_table.md"
 FILES = {  # what a later one has of a method on a stream replaces what an earlier one has
-    "tiny": ("fair_table_tiny_h200.json", "fair_table_tiny_cpu.json"),
-    "small": ("fair_table_small_clip_cifar10c_h200.json", "fair_table_small_clip_cifar10c_cpu.json"),
+    "tiny": ("fair_table_tiny_h200.json", "fair_table_tiny_rest_h200.json"),
+    "small": ("fair_table_small_clip_cifar10c_h200.json", "fair_table_small_clip_cifar10c_rest_h200.json"),
 }
 COST = "cost_vit_b_16_h200_fp16.json"
 ZERO_SHOT = "ensemble"
