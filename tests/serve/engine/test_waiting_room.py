@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -283,6 +284,27 @@ def test_a_ticket_expires_though_nothing_else_happens() -> None:
     assert isinstance(ticket.future.exception(PATIENCE), DeadlineError)
     where.close()
     taking.join(PATIENCE)
+
+
+def test_answered_tickets_are_not_kept_until_their_deadlines() -> None:
+    where, a = room(max_batch=32, max_queue_images=10_000), stream()
+    waiting = admit(where, stream("slow"), decoded=False, timeout=3600)
+    answered: list[weakref.ref[Ticket]] = []
+    for _ in range(100):
+        answered += [weakref.ref(admit(where, a, timeout=60)) for _ in range(32)]
+        batch = take(where)
+        where.leave(batch)
+        where.finish(batch)
+        del batch
+    kept = sum(ticket() is not None for ticket in answered)
+    assert kept <= 300  # of 3,200
+    # those that wait are still found, however often the others were forgotten
+    brief = admit(where, stream("brief"), decoded=False, timeout=0.01)
+    time.sleep(0.02)
+    admit(where, a)
+    take(where)
+    assert isinstance(brief.future.exception(PATIENCE), DeadlineError)
+    assert not waiting.future.done()
 
 
 def test_withdrawing_all_tickets_of_a_stream() -> None:
