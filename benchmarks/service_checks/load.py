@@ -219,6 +219,17 @@ def most_outstanding(outcomes: Sequence[Outcome]) -> int:
     return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
+def counted_from(outcomes: Sequence[Outcome], warm_up: float) -> float:
+    """When the warm-up of a load has ended: requests that were due before do not count.
+
+    Args:
+        outcomes: What became of requests.
+        warm_up: Seconds after the first one, unless nothing would be left.
+    """
+    first = min((outcome.due for outcome in outcomes), default=0.0)
+    return first + warm_up if any(outcome.due >= first + warm_up for outcome in outcomes) else first
+
+
 def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]:
     """Rates and percentiles, in milliseconds, of requests that were due after the warm-up.
 
@@ -226,8 +237,7 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
         outcomes: What became of requests.
         warm_up: Seconds after the first one that do not count, unless nothing else is there.
     """
-    first = min((outcome.due for outcome in outcomes), default=0.0)
-    start = first + warm_up if any(outcome.due >= first + warm_up for outcome in outcomes) else first
+    start = counted_from(outcomes, warm_up)
     counted = [outcome for outcome in outcomes if outcome.due >= start]
     answered = [outcome for outcome in counted if outcome.status == 200]
     refused = [outcome for outcome in counted if outcome.status in (429, 503)]

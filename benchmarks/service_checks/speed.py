@@ -25,6 +25,7 @@ from service_checks.profiles import profiled, profiled_server
 from service_checks.report import Findings
 from service_checks.sent_images import Pixels, jpeg, mixed_images, multipart_request, raw_request
 from service_checks.server_process import ServerProcess
+from service_checks.tails import tail
 
 TITLE = "images per second through HTTP, and latency at half load"
 _SHARE = 0.8
@@ -137,9 +138,8 @@ def _measure(
     after = bare.measure(options.max_batch, seconds / 2)
     library = (before.images_per_second + after.images_per_second) / 2
     rate = max(closed["images_per_second"] / size / 2, 1 / seconds)
-    half = summary(
-        run_load(LoadPlan(server.address, requests, 2 * seconds, 512, rate), options.processes), seconds / 2
-    )
+    calm = run_load(LoadPlan(server.address, requests, 2 * seconds, 512, rate), options.processes)
+    half = summary(calm, seconds / 2)
     step = (before.step_ms + after.step_ms) / 2
     return {
         "http_images_per_second": closed["images_per_second"],
@@ -152,6 +152,7 @@ def _measure(
         "half_load_p99_ms": half["p99_ms"],
         "half_load_queued_p50_ms": half["queued_p50_ms"],
         "half_load_computed_p50_ms": half["computed_p50_ms"],
+        "half_load_tail": tail(calm, seconds / 2),
         "p99_steps": half["p99_ms"] / step,
         "not_answered": closed["failed"] + half["failed"],
         "clients": clients,

@@ -163,6 +163,30 @@ def test_rates_and_percentiles_of_given_outcomes(benchmark: ModuleType) -> None:
     assert load.most_outstanding([load.Outcome(0, 0, 2, 200, 1), load.Outcome(1, 1, 3, 200, 1)]) == 2
 
 
+def test_slow_requests_are_explained(benchmark: ModuleType) -> None:
+    """100 requests in a second: six of these wait for one stall, another one is computed slowly."""
+    load, tails = check("load"), check("tails")
+    outcomes = [load.Outcome(n / 100, n / 100, n / 100 + 0.03, 200, 1, False, 5.0, 20.0) for n in range(100)]
+    for n in range(40, 46):
+        outcomes[n] = load.Outcome(n / 100, n / 100, 0.6, 200, 1, False, 120.0, 20.0)
+    outcomes[80] = load.Outcome(0.8, 0.81, 0.985, 200, 1, False, 5.0, 155.0)
+    outcomes.append(load.Outcome(0.5, 0.5, 9.0, 429, 1))
+    found = tails.tail(outcomes)
+    assert (found["requests"], found["groups"]) == (5, 2)
+    assert found["others"] == {
+        "latency_ms": 30, "client_ms": 0, "queued_ms": 5, "computed_ms": 20, "rest_ms": 5
+    }  # fmt: skip
+    assert found["slow"]["queued_ms"] == 120
+    assert found["largest_groups"][0] == {"at_s": 0.4, "requests": 4, "slowest_ms": 200}
+    assert found["slowest"][0] == {
+        "at_s": 0.4, "latency_ms": 200, "client_ms": 0, "queued_ms": 120, "computed_ms": 20, "rest_ms": 60
+    }  # fmt: skip
+    assert [one["client_ms"] for one in found["slowest"] if one["at_s"] == 0.8] == [10]
+    assert tails.tail(outcomes, warm_up=0.7)["slowest"][0]["at_s"] == 0.8
+    assert tails.tail([load.Outcome(0, 0, 1, 200, 1)])["slowest"][0]["rest_ms"] is None
+    assert tails.tail(outcomes[-1:]) == {"requests": 0}
+
+
 # -- what the checks compare with -------------------------------------------------------------------------
 
 
@@ -323,6 +347,7 @@ def test_checks_of_one_server(options, server, monkeypatch: pytest.MonkeyPatch) 
     assert all(row["http_images_per_second"] > 0 for row in speed.details.values())
     assert all(row["not_answered"] == 0 for row in speed.details.values())
     assert not any("profile" in row for row in speed.details.values())
+    assert all(row["half_load_tail"]["requests"] > 0 for row in speed.details.values())
     memory = check("memory")._grown(options, images=50, warm_up=10, module="ramen")
     assert memory["images"] >= 50
     assert memory["before_mib"] > 50
