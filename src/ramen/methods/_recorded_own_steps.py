@@ -5,6 +5,7 @@ kernels one by one would take longer than the passes.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -19,7 +20,8 @@ from ramen.methods._answers import Support
 from ramen.methods._pass_sharing import FirstPass, GradientMethod, OwnStep
 from ramen.methods._recording import settings_of
 
-# Smaller batches are filled up to one of these, with images that leave no trace; larger ones are not.
+# Smaller batches are filled up to one of these, with images that leave no trace; larger ones to a size of the
+# shared passes, if these have some.
 _SIZES = (8, 32)
 _MOST_METHODS = 256  # whose recordings are kept
 # Recording takes as long as some steps without a graph: it does not pay for streams of a few images, and each
@@ -43,10 +45,19 @@ class RecordedOwnSteps:
         """Whether a method's steps are recorded."""
         return self._recorder.records_on(method.classifier.device) and method.records_steps
 
-    def __call__(self, method: GradientMethod, first: FirstPass, usable: Tensor) -> OwnStep:
-        """Learn from a batch."""
+    def __call__(
+        self, method: GradientMethod, first: FirstPass, usable: Tensor, sizes: Sequence[int] = ()
+    ) -> OwnStep:
+        """Learn from a batch.
+
+        Args:
+            method: What learns.
+            first: The batch.
+            usable: Which of its images may leave a trace.
+            sizes: Of the shared passes, the smallest first.
+        """
         count = len(usable)
-        size = next((size for size in _SIZES if size >= count), count)
+        size = next((size for size in (*_SIZES, *sizes) if size >= count), count)
         admitted = [memory.admit(count) for memory in method.memories.values()]
         start = next((numbers.start for numbers in admitted if numbers is not None), method.images_seen)
         known = (first.embeddings, first.logits, first.entropies, first.gradients, usable)

@@ -167,7 +167,7 @@ def _by_gradients(parts: list[_Part], sizes: list[int], invariant: bool) -> list
     firsts = batch.first_passes(chunks)
 
     def steps_of(part: _Part, first: FirstPass) -> list[OwnStep]:
-        return [_own_step(part, first, piece) for piece in part.pieces(invariant)]
+        return [_own_step(part, first, piece, sizes) for piece in part.pieces(invariant)]
 
     steps = [_attempt(steps_of, part, first) for part, first in zip(parts, firsts, strict=True)]
     affine = encoder.base.expand(batch.padded, -1).clone()
@@ -189,14 +189,14 @@ def _by_gradients(parts: list[_Part], sizes: list[int], invariant: bool) -> list
     return [_attempt(answer, part, own, logits) for part, own in zip(parts, steps, strict=True)]
 
 
-def _own_step(part: _Part, first: FirstPass, piece: slice) -> OwnStep:
+def _own_step(part: _Part, first: FirstPass, piece: slice, sizes: list[int]) -> OwnStep:
     """What a method does between the passes; on a GPU as a CUDA graph."""
     method: GradientMethod = part.method
     own, usable = first.of(piece), part.usable[piece]
     steps = recordings_of(method.classifier).steps
     if not steps.records(method):
         return part.learn(piece, lambda: method.step(own, usable))
-    step = steps(method, own, usable)
+    step = steps(method, own, usable, sizes)
     method.images_seen += len(usable)
     return step
 
