@@ -152,8 +152,9 @@ class BatchAnswers:
     def _collected(self, keys: Sequence[str], pending: PendingAnswers) -> BatchResults:
         pending.wait()
         results = self._results(keys, pending.numbers.tolist(), pending.version)
-        chosen = pending.probabilities
-        return BatchResults(results, probabilities=[] if chosen is None else list(chosen.numpy()))
+        # a copy: answers may be kept for long, and the pinned memory of these is wanted for the next ones
+        chosen = None if pending.probabilities is None else pending.probabilities.numpy().copy()
+        return BatchResults(results, probabilities=[] if chosen is None else list(chosen))
 
     def zero_shot(self, keys: Sequence[str], pixels: Tensor, version: int | None = None) -> BatchResults:
         """The classifier's own answers for a batch that ``stack`` returned.

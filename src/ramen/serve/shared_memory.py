@@ -29,6 +29,9 @@ class SharedRegion:
 
     Args:
         size: In bytes.
+
+    Attributes:
+        address: Where it begins, in this process.
     """
 
     def __init__(self, size: int) -> None:
@@ -38,7 +41,7 @@ class SharedRegion:
         self._descriptor, self.size = descriptor, size
         self._map = mmap.mmap(descriptor, size)
         self._whole = (ctypes.c_uint8 * size).from_buffer(self._map)
-        self._address = ctypes.addressof(self._whole)
+        self.address = ctypes.addressof(self._whole)
         weakref.finalize(self, os.close, descriptor)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,7 +65,7 @@ class SharedRegion:
 
     def offset_of(self, array: NDArray[Any]) -> int | None:
         """Where in the region an array without gaps is; None if it is not there."""
-        offset: int = array.__array_interface__["data"][0] - self._address
+        offset: int = array.__array_interface__["data"][0] - self.address
         is_here = offset >= 0 and offset + array.nbytes <= self.size and array.flags.c_contiguous
         return offset if is_here else None
 

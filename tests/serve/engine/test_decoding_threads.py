@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from ramen.images.preprocess import Preprocess
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answers import SentImage
-from ramen.serve.engine.decoding_threads import DecodingThreads
+from ramen.serve.engine.decoding_threads import DecodingThreads, even_pieces
 from ramen.serve.engine.group_decoding import DecodedSlot
 from ramen.serve.engine.pixel_rows import PixelRows, Pixels, Size
 from ramen.serve.engine.served_stream import ServedStream
@@ -217,3 +218,19 @@ def test_images_of_the_usual_size_are_left_as_they_are() -> None:
         assert one.sizes[-1] == [small]  # another stream, of which nothing is known
     expected = [None] * 2 + [sent] * 5 + [sent] * 2 + [wide] * 2 + [None]
     assert one.decoder.unresized == expected
+
+
+@pytest.mark.parametrize(
+    ("images", "most", "threads", "lengths"),
+    [
+        (100, 4, 12, [3] * 33 + [1]),  # three turns, in which nobody has nothing to do for long
+        (48, 4, 12, [4] * 12),
+        (8, 4, 12, [1] * 8),
+        (1, 4, 12, [1]),
+        (5, 1, 2, [1] * 5),
+    ],
+)
+def test_pieces_keep_all_threads_busy(images: int, most: int, threads: int, lengths: list[int]) -> None:
+    pieces = even_pieces(images, most, threads)
+    assert [len(range(images)[piece]) for piece in pieces] == lengths
+    assert [place for piece in pieces for place in range(images)[piece]] == list(range(images))

@@ -123,7 +123,7 @@ def test_what_must_not_be_viewed() -> None:
 
 def test_memory_is_lent_and_comes_back() -> None:
     one = SIZE[0] * SIZE[1] * 3
-    rows = PixelRows(PREPROCESS, CPU, Lender(SharedRegion(4096)))
+    rows = PixelRows(PREPROCESS, CPU, [Lender(SharedRegion(4096))])
     first = rows.slots(4096 // one, None)
     assert first is not None
     assert first.shape == (4096 // one, one)
@@ -134,3 +134,16 @@ def test_memory_is_lent_and_comes_back() -> None:
     assert larger.shape == (1, 1800)
     assert smaller is not None
     assert smaller.shape == (2, one)  # those that have another size get the encoder's
+
+
+def test_the_first_lender_that_has_room() -> None:
+    one = SIZE[0] * SIZE[1] * 3
+    best, other = Lender(SharedRegion(4096)), Lender(SharedRegion(2 * 4096))
+    rows = PixelRows(PREPROCESS, CPU, [best, other])
+    held = [rows.slots(4096 // one, None) for _ in range(4)]
+    assert [memory is None for memory in held] == [False, False, False, True]
+    assert (best.lent_bytes, other.lent_bytes) == (4096, 2 * 4096)
+    del held[0]
+    again = rows.slots(1, None)
+    assert again is not None
+    assert best.region.offset_of(again) == 0

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.kernels.cuda_graphs import CALLS_TO_RECORD
 from ramen.methods import Method, predict_together
 from ramen.methods._answers import Prediction
-from ramen.serve.batch_answers import BatchResults, FailureLog, PendingAnswers, begin_together
+from ramen.serve.batch_answers import (
+    BatchAnswers,
+    BatchResults,
+    FailureLog,
+    PendingAnswers,
+    begin_together,
+)
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import StreamAnswer
@@ -94,6 +99,9 @@ class BatchComputing:
         rates: Learns what was answered, and how quickly.
         failures: Where errors are logged.
         threads: For thumbnails.
+
+    Attributes:
+        batch_sizes: That passes through the encoder have, the smallest first; empty for whatever comes.
     """
 
     def __init__(
@@ -107,7 +115,7 @@ class BatchComputing:
         threads: Executor,
     ) -> None:
         self._invariant, self._rows = settings.invariant, rows
-        self._batch_sizes = _batch_sizes(settings, device)
+        self.batch_sizes = _batch_sizes(settings, device)
         self._ids, self._rates, self._failures, self._threads = ids, rates, failures, threads
         self._methods = threading.Lock()  # methods of streams, and the device, serve one thread at a time
         self.counters = Counters()
@@ -144,17 +152,16 @@ class BatchComputing:
             for (part, _), one in zip(batch.parts, answered, strict=True):
                 self._save(part, one)
 
-    def warm_up(self, method: Method) -> None:
-        """Compute blank batches of every size until nothing is left to compile or record.
+    def begin_blank(self, answers: BatchAnswers, tickets: Sequence[int]) -> PendingAnswers | Exception:
+        """Compute blank images as if they had been sent, for nobody; does not wait for a GPU.
 
         Args:
-            method: A fresh one, which is of no use afterwards.
+            answers: Of a method that is used for nothing else.
+            tickets: How many images each ticket has.
         """
-        preprocess = method.classifier.preprocess
-        for size in self._batch_sizes:
-            blank = torch.zeros(size, 3, *preprocess.size, dtype=torch.uint8, device=method.classifier.device)
-            for _ in range(CALLS_TO_RECORD):
-                self._predict_together([(method, preprocess.normalise(blank))])
+        pixels = self._rows.on_device([[self._rows.blank(count)] for count in tickets])
+        predictions = self._predict_together([(answers.method, answers.images(pixels))])
+        return begin_together([answers], predictions)[0]
 
     # -- numbers ------------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class BatchComputing:
         return predict_together(
             parts,
             return_support=any(method.retrieves for method, _ in parts),
-            batch_sizes=self._batch_sizes,
+            batch_sizes=self.batch_sizes,
             invariant=self._invariant,
         )
 

@@ -92,6 +92,19 @@ def _found(decoder: GroupDecoder, decoding: _Decoding, images: slice) -> list[De
         return [DecodedSlot(f"{image.key} cannot be decoded: {reason}") for image in sent]
 
 
+def even_pieces(images: int, most: int, threads: int) -> list[slice]:
+    """Images in pieces that keep all threads busy until the last turn, if all take as long.
+
+    Args:
+        images: How many.
+        most: The most in a piece.
+        threads: That take a piece each in a turn.
+    """
+    turns = -(-images // (most * threads))
+    step = -(-images // (turns * threads))
+    return [slice(start, start + step) for start in range(0, images, step)]
+
+
 class DecodingThreads:
     """Decodes the images of tickets.
 
@@ -101,7 +114,7 @@ class DecodingThreads:
     Args:
         decoders: One for each thread: from bytes or pixels to pixels.
         rows: Where these are put.
-        files_per_turn: How many files a thread decodes at a time.
+        files_per_turn: How many files a thread decodes at a time, at most.
         ahead: How many images may be decoded and still wait, beside those of the last ticket.
         done: Called with a ticket and its decoded images, in order.
     """
@@ -184,8 +197,8 @@ class DecodingThreads:
             if slots is None:
                 return False
             self._begun.append(ticket)
-            decoding, step = _Decoding(ticket, slots, unresized, self._rows.size), self._files_per_turn
-            pieces = [slice(start, start + step) for start in range(0, len(ticket), step)]
+            decoding = _Decoding(ticket, slots, unresized, self._rows.size)
+            pieces = even_pieces(len(ticket), self._files_per_turn, len(self._threads))
             self._pieces.extend((decoding, piece) for piece in pieces)
             self._changed.notify(len(pieces) - 1)  # this thread takes one
         line.popleft()

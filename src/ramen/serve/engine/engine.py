@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.serve.batch_answers import FailureLog
+from ramen.serve.batch_answers import BatchAnswers, FailureLog
 from ramen.serve.decoders import Decoder
 from ramen.serve.engine.answer_ids import AnswerIds
 from ramen.serve.engine.answers import SentImage
@@ -21,6 +21,7 @@ from ramen.serve.engine.errors import BadRequestError, EngineError, OverloadedEr
 from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, GroupDecoder, InProcess, InThread
 from ramen.serve.engine.keeper import Keeper
 from ramen.serve.engine.names import check_stream_name
+from ramen.serve.engine.pinned_regions import pinned_region
 from ramen.serve.engine.pixel_rows import MOST_PIXELS, PixelRows
 from ramen.serve.engine.rates import Rates
 from ramen.serve.engine.residency import Residency
@@ -33,6 +34,7 @@ from ramen.serve.engine.stream_places import open_places
 from ramen.serve.engine.stream_table import StreamTable
 from ramen.serve.engine.ticket import Ticket
 from ramen.serve.engine.waiting_room import WaitingRoom
+from ramen.serve.engine.warming_up import warm_up
 from ramen.serve.http.backend import ServedModel
 from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
 from ramen.serve.store.save_times import SaveTimes
@@ -40,6 +42,7 @@ from ramen.utils import checks
 
 _BATCHES_AHEAD = 4  # that may be decoded and wait
 _BATCHES_ANSWERED = 3  # that are being answered, or shown as thumbnails
+_MOST_PINNED = 512 * 2**20  # bytes that images are decoded into before others are used
 
 
 class Engine(StreamManagement):
@@ -89,7 +92,7 @@ class Engine(StreamManagement):
             settings, classifier.device, rows, ids, self._rates, failures, self._thumbnails
         )
         classifier.fingerprint()  # hashes the model: better now than when the first state is written
-        self._computing.warm_up(methods.create(None))
+        warm_up(self._computing, BatchAnswers(methods.create(None), failures, all_probabilities=True))
         self._answering: ThreadPoolExecutor | None = None
         if overlapping:
             self._answering = ThreadPoolExecutor(1, thread_name_prefix="ramen-answers")
@@ -302,11 +305,13 @@ def _decoding(
     # for what is ahead, the ticket beyond that, and what is being answered
     images = ahead + (1 + _BATCHES_ANSWERED) * settings.max_batch
     height, width = decoder.preprocess.size
-    shared = SharedRegion(2 * images * 3 * max(height * width, MOST_PIXELS))  # twice: there may be gaps
-    rows = PixelRows(
-        decoder.preprocess, device, Lender(shared), max_batch=settings.max_batch, max_pixels=most
-    )
-    known = SharedRegions([shared, *regions])
+    shared = [SharedRegion(2 * images * 3 * max(height * width, MOST_PIXELS))]  # twice: there may be gaps
+    if device.type == "cuda":  # images are rarely as large as they may be: a quarter is enough for most
+        pinned = pinned_region(min(_MOST_PINNED, shared[0].size // 4), device)
+        shared = [*filter(None, [pinned]), *shared]
+    lenders = [Lender(region) for region in shared]
+    rows = PixelRows(decoder.preprocess, device, lenders, max_batch=settings.max_batch, max_pixels=most)
+    known = SharedRegions([*shared, *regions])
     decoders = [InProcess(decoder, known) for _ in range(processes)]
     return DecodingThreads(decoders, rows, FILES_PER_MESSAGE, ahead, room.decoded), rows
 

@@ -19,7 +19,7 @@ from ramen.serve.engine.pixel_rows import Pixels, Size
 from ramen.serve.shared_memory import SharedRegions
 from ramen.utils.worker_processes import STARTING, start_worker
 
-FILES_PER_MESSAGE = 4
+FILES_PER_MESSAGE = 16  # at most: each message costs about as much time as a file
 _LONGEST_REPLY = 2**20  # bytes
 
 

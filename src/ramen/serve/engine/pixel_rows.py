@@ -43,7 +43,7 @@ class PixelRows:
     Args:
         preprocess: How images are resized.
         device: Where they will be used.
-        lender: Of memory that other processes write to; None for that of this process.
+        lenders: Of memory that other processes write to, the best first; none for that of this process.
         max_batch: The most images of a batch.
         max_pixels: The most that an image may have.
         resizes: Whether the device resizes images; by default a GPU does.
@@ -53,14 +53,14 @@ class PixelRows:
         self,
         preprocess: Preprocess,
         device: torch.device,
-        lender: Lender | None = None,
+        lenders: Sequence[Lender] = (),
         *,
         max_batch: int = 1,
         max_pixels: int = MOST_PIXELS,
         resizes: bool | None = None,
     ) -> None:
         self.size: Size = preprocess.size
-        self._preprocess, self._device, self._lender = preprocess, device, lender
+        self._preprocess, self._device, self._lenders = preprocess, device, tuple(lenders)
         self._most = min(max_pixels, MOST_PIXELS)
         self._may_view = self.size[0] * self.size[1] <= max_pixels
         self._resizes = device.type == "cuda" if resizes is None else resizes
@@ -85,9 +85,10 @@ class PixelRows:
             size: That they probably have, if images of this size are resized later.
         """
         nbytes = 3 * max(height * width for height, width in (self.size, size or self.size))
-        if self._lender is None:
+        if not self._lenders:
             return np.empty((count, nbytes), np.uint8)
-        lent = self._lender.lend(count * nbytes)
+        offered = (lender.lend(count * nbytes) for lender in self._lenders)
+        lent = next((memory for memory in offered if memory is not None), None)
         return None if lent is None else lent.reshape(count, nbytes)
 
     def view_of(self, images: Sequence[SentImage]) -> Tensor | None:
@@ -101,6 +102,10 @@ class PixelRows:
         is_ready = self._may_view if (height, width) == self.size else self.is_resized_later((height, width))
         whole = as_one(ready) if channels == 3 and is_ready else None
         return torch.from_numpy(whole) if whole is not None and whole.flags.writeable else None
+
+    def blank(self, count: int) -> PixelGroup:
+        """So many black images of the encoder's size."""
+        return PixelGroup(torch.zeros(count, *self.size, 3, dtype=torch.uint8, device="cpu"), range(count))
 
     # -- out ----------------------------------------------------------------------------------------
 
@@ -123,7 +128,9 @@ class PixelRows:
         return len(groups) == 1 and tuple(groups[0].pixels.shape[1:3]) == self.size
 
     def _ticket(self, groups: Sequence[PixelGroup]) -> Tensor:
-        parts = [self._resized(group.pixels.to(self._device).permute(0, 3, 1, 2)) for group in groups]
+        # A GPU reads pinned memory while the host goes on; tickets keep theirs until they are answered.
+        copied = [group.pixels.to(self._device, non_blocking=True) for group in groups]
+        parts = [self._resized(pixels.permute(0, 3, 1, 2)) for pixels in copied]
         if len(parts) == 1:
             return parts[0]
         whole = torch.cat(parts)
