@@ -647,6 +647,33 @@ def test_a_module_that_is_not_covered_can_be_compiled(monkeypatch: pytest.Monkey
         AffineEncoder(module, fused="compiled")
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_norm_with_an_activation_in_place(layout: torch.memory_format) -> None:
+    """Each image's features and gradient are those of an ordinary module with its parameters."""
+    layers = (
+        nn.Conv2d(3, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.ReLU6(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    module = nn.Sequential(*layers).double().eval()
+    norm = layers[1]
+    nn.init.normal_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    images = torch.randn(4, 3, 9, 9, dtype=torch.float64).to(memory_format=layout)
+    encoder = AffineEncoder(module, example=images, fused=False)
+    rows = (encoder.base + 0.3 * torch.randn(4, 12, dtype=torch.float64)).requires_grad_()
+    features = encoder(images, rows, normalize=False)
+    gradients = encoder.gradient(features.square().sum(), rows)
+    for image, row, found, gradient in zip(images, rows.detach(), features, gradients, strict=True):
+        norm.weight.data, norm.bias.data = row.split(6)
+        expected = module(image[None])
+        own = torch.autograd.grad(expected.square().sum(), [norm.weight, norm.bias])
+        torch.testing.assert_close(found, expected[0])
+        torch.testing.assert_close(gradient, torch.cat(own))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("fused", ["auto", "compile"])
 def test_convolutions_that_are_not_covered_suit_a_gpu(fused: str) -> None:

@@ -58,7 +58,7 @@ class Norm(nn.Module):
             weight, bias = self._routed(wide, self.router)
         given = weight if weight is not None else bias
         if given is not None and given.ndim > len(self.param_shape):
-            y = self._affine_per_image(self.normalise(wide, None, None), weight, bias)
+            y = self.normalise_per_image(wide, weight, bias)
         else:
             y = self.normalise(wide, weight, bias)
         y = y.to(x.dtype)
@@ -67,6 +67,10 @@ class Norm(nn.Module):
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """The normalisation of the original layer, with its affine step unless both are None."""
         raise NotImplementedError
+
+    def normalise_per_image(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The same with one row of weights and biases per image."""
+        return self._affine_per_image(self.normalise(x, None, None), weight, bias)
 
     def feature_axis(self, x: Tensor) -> int:
         """The first of the axes of ``x`` that the original weight runs along."""
@@ -178,9 +182,31 @@ class BatchNorm(Norm):
         given = self.statistics
         if given is not None and given.share > 0:
             return given.normalise(x, self._spread(given.counted, x), weight, bias, self.eps)
-        mean, var = (self.running_mean, self.running_var) if given is None else (given.mean, given.var)
-        mean, var = mean.to(x.dtype), var.to(x.dtype)
+        mean, var = self._fixed_statistics(x)
         return F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
+
+    def normalise_per_image(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """See ``Norm.normalise_per_image``.
+
+        On a CPU every channel of every image passes as a channel of its own: torch's batch norm then applies
+        each image's parameters, and returns each image's gradient, on its one way through the feature map.
+        """
+        mixes_images = self.statistics is not None and self.statistics.share > 0
+        images_first = self.image_axis == 0 and self.rows_per_image == 1
+        if mixes_images or not images_first or x.device.type != "cpu" or not x.is_contiguous():
+            return super().normalise_per_image(x, weight, bias)
+        mean, var = (one.repeat(len(x)) for one in self._fixed_statistics(x))
+        own_weight, own_bias = (None if one is None else one.reshape(-1) for one in (weight, bias))
+        channels = x.view(1, -1, *x.shape[2:])
+        y = F.batch_norm(channels, mean, var, own_weight, own_bias, training=False, eps=self.eps)
+        # To autograd not a view: an activation in place would otherwise copy all of it on the way back.
+        reshaped: Tensor = torch.ops.aten._unsafe_view(y, x.shape)
+        return reshaped
+
+    def _fixed_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        given = self.statistics
+        mean, var = (self.running_mean, self.running_var) if given is None else (given.mean, given.var)
+        return mean.to(x.dtype), var.to(x.dtype)
 
 
 def find_replacement(layer: nn.Module) -> Callable[[nn.Module], Norm] | None:
