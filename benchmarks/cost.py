@@ -36,7 +36,6 @@ from ramen.experiments.run.measure import seconds
 from ramen.experiments.studies.cost import forward_times, method_cost
 from ramen.images.augment import augment, augment_without_noise, draw
 from ramen.images.views import draw_places, views_at
-from ramen.kernels.cuda_graphs import CALLS_TO_RECORD
 from ramen.methods import entropy_gradient
 from ramen.methods._normalised_pixels import NormalisedPixels
 from ramen.models.classifier import MissingPartError
@@ -46,6 +45,8 @@ TOLERANCE = 0.15  # of the counted passes' time
 # How far the cosine of an image with its own class is above that with others: at a logit scale of 100 and 100
 # classes a confidence of about 0.35, below what methods take for sure.
 _CONTRAST = 0.04
+# Passes before those that methods are compared with: a GPU's clock falls under load, as it does in a stream.
+_WARM_UP = 60
 # Methods with views of an image, and those with augmented batches: how often per batch, if it is once.
 _VIEWS = ("mta", "tps", "tpt", "zero")
 _AUGMENTED = {"cotta": "augmentations", "roid": "", "rotta": ""}
@@ -137,7 +138,7 @@ def gradient_times(classifier: ramen.ZeroShotClassifier, images: torch.Tensor, r
     def gradient() -> None:
         entropy_gradient(classifier, images, classifier.encoder.base, usable)
 
-    return [seconds(gradient, classifier.device) for _ in range(3 + repeats)][3:]
+    return [seconds(gradient, classifier.device) for _ in range(_WARM_UP + repeats)][_WARM_UP:]
 
 
 def recorded_forward_times(
@@ -155,7 +156,7 @@ def recorded_forward_times(
     def call() -> None:
         recorded(images)
 
-    return [seconds(call, classifier.device) for _ in range(CALLS_TO_RECORD + repeats)][CALLS_TO_RECORD:]
+    return [seconds(call, classifier.device) for _ in range(_WARM_UP + repeats)][_WARM_UP:]
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     classifier = with_spread_classes(classifier, batches)
 
     forward = 1000 * min(
-        *forward_times(classifier, batches[:1] * 3, again),
+        *forward_times(classifier, batches[:1] * _WARM_UP, again),
         *recorded_forward_times(classifier, batches[0], arguments.repeats),
     )
     backward = 1000 * min(gradient_times(classifier, batches[0], arguments.repeats)) - forward
