@@ -269,6 +269,8 @@ def write_searches(arguments: argparse.Namespace, entries: Sequence[Entry]) -> N
     """The result of each stream's search, as `ramen tune` writes it; what is unfinished is named there."""
     for stream in arguments.streams:
         own = [entry for entry in entries if entry.stream is stream]
+        if not own:  # all methods are left out
+            continue
         found = {key: result for entry in own for key, result in entry.trials.items()}
         search = own[0].search
         missing = {"kind": "skipped", "reason": _UNFINISHED}

@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,10 +197,11 @@ def results(name: str) -> dict[str, Any] | None:
 
 
 def _replace(stream: dict[str, Any], more: dict[str, Any]) -> None:
-    """Take what another file has of its methods on a stream."""
-    methods = {test["method"] for test in more["tests"]}
+    """Take what another file has of its methods on a stream; a method that lacks seeds replaces nothing."""
+    known, new = (Counter(test["method"] for test in one["tests"]) for one in (stream, more))
+    methods = {name for name, seeds in new.items() if seeds >= known[name]}
     kept = [test for test in stream["tests"] if test["method"] not in methods]
-    stream["tests"] = kept + more["tests"]
+    stream["tests"] = kept + [test for test in more["tests"] if test["method"] in methods]
     for name in methods:
         # its search saw the zero-shot accuracy of its own machine and precision
         own = {**more["searches"]["methods"][name], "zero_shot": more["searches"]["zero_shot"]}

@@ -1,6 +1,7 @@
 """The page of the fair table shows the committed results, and its marks and reasons follow from the runs."""
 
 import copy
+import json
 
 import pytest
 
@@ -109,6 +110,20 @@ def test_a_method_that_recovers_has_not_collapsed(page):
 def test_a_method_without_all_seeds_is_left_out(page):
     rows = rows_of(page, *(run("tent", seed, {}) for seed in range(2)))
     assert set(rows.rows) == {"ensemble"}
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(3, 55.0), (2, 50.0)])
+def test_only_a_method_with_all_seeds_replaces_earlier_runs(page, monkeypatch, tmp_path, seeds, expected):
+    (tmp_path / "results").mkdir()
+    earlier = [run(method, seed, {}) for method in ("ensemble", "tent") for seed in range(3)]
+    later = [run("tent", seed, dict.fromkeys(DOMAINS, 5.0)) for seed in range(seeds)]
+    for name, tests in (("a.json", earlier), ("b.json", later)):
+        (tmp_path / "results" / name).write_text(json.dumps(results(*tests)))
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    monkeypatch.setattr(page, "FILES", {"tiny": ("a.json", "b.json")})
+    rows = page.streams_of(page.results("tiny"))["mixed"].rows
+    assert rows["tent"].average == pytest.approx(expected)
+    assert len(rows["tent"].tests) == 3
 
 
 def test_a_loss_on_many_domains_is_called_so(page):

@@ -30,10 +30,8 @@ def warm_up(computing: BatchComputing, answers: BatchAnswers) -> None:
     for size in reversed(sizes):  # the largest first: batches of the others find room in its memory
         # one more than are needed to record: pinned memory for as many answers that are on their way
         _compute(computing, answers, [_tickets(size, n) for n in range(CALLS_TO_RECORD + 1)])
-    with ExitStack() as stack:
-        for (
-            memory
-        ) in answers.method.memories.values():  # other kernels are the best for a memory that is full
+    with ExitStack() as stack:  # other kernels are the best for a memory that is full
+        for memory in answers.method.memories.values():
             stack.enter_context(memory.rehearsal())
         _compute(computing, answers, [_tickets(size) for size in sizes])
     for count in _others(sizes):  # they pass in one of these sizes, but are copied and stored as they are
