@@ -48,13 +48,14 @@ def open_store(
         save_every: When what was learned is written: after each "batch", after that many images, or after so
             many seconds, such as "10s".
         writers: Threads that many stores share, to be shut down after all of them are closed; by default a
-            store has one of its own.
+            store has one of its own. Stores that share threads are not all written at the same time.
 
     Raises:
         ValueError: The state is of another model, class list or method; it stays as it is.
         LockedError: Another process uses the store.
     """
-    return StateStore(_segments(location), method, SaveTimes(save_every), writers)
+    times = SaveTimes(save_every, spread=writers is not None)
+    return StateStore(_segments(location), method, times, writers)
 
 
 def _segments(location: str | os.PathLike[str]) -> Segments:
