@@ -7,7 +7,6 @@ says who may use a stream: nobody holds it while it is being answered, and nothi
 holds it.
 """
 
-import heapq
 import itertools
 import threading
 import time
@@ -18,12 +17,12 @@ from contextlib import contextmanager
 from ramen.serve.decoders import DecodedSource
 from ramen.serve.engine.errors import DeadlineError, OverloadedError, StoppingError
 from ramen.serve.engine.giving_way import Line, giving_way
+from ramen.serve.engine.last_starts import LastStarts
 from ramen.serve.engine.served_stream import ServedStream
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.ticket import Ticket, TicketState
 
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
-_FEW_LAST_STARTS = 256
 _MOST_BATCHES = 2  # that are being answered at a time, if they may overlap
 
 
@@ -64,10 +63,7 @@ class WaitingRoom:
         self._answering: Counter[ServedStream] = Counter()  # batches that these are in
         self._batches = 0  # that are being answered
         self._wanted: Counter[ServedStream] = Counter()  # to be held as soon as they are not busy
-        # A heap of the times by which tickets must be taken; up to half of these are gone already.
-        self._last_starts: list[tuple[float, int, Ticket]] = []
-        self._most_last_starts = _FEW_LAST_STARTS
-        self._numbers = itertools.count()
+        self._last_starts = LastStarts()
         self._closed = False
         self.images = self.bytes = 0
         self.overloaded = self.expired = self.cancelled = 0
@@ -99,21 +95,8 @@ class WaitingRoom:
         self.bytes += ticket.nbytes
         if ticket.deadline is not None:
             last_start = self._last_start(ticket.arrived, ticket.deadline)
-            heapq.heappush(self._last_starts, (last_start, next(self._numbers), ticket))
-            self._forget_last_starts()
-            if self._last_starts[0][2] is ticket:
+            if self._last_starts.add(last_start, ticket):
                 self._changed.notify_all()
-
-    def _forget_last_starts(self) -> None:
-        """Those of tickets that are gone, whenever they may be more than half of all.
-
-        Deadlines are far away: at some thousand requests a second, garbage collections would otherwise look
-        through a million objects of requests that were answered long ago, for a quarter of a second each.
-        """
-        if len(self._last_starts) > self._most_last_starts:
-            self._last_starts = [one for one in self._last_starts if one[2].state is TicketState.WAITING]
-            heapq.heapify(self._last_starts)
-            self._most_last_starts = max(_FEW_LAST_STARTS, 2 * len(self._last_starts))
 
     def _last_start(self, arrived: float, deadline: float) -> float:
         """When it is too late to begin, as a batch takes its time.
@@ -214,12 +197,9 @@ class WaitingRoom:
         self._changed.notify_all()
 
     def _take_expired(self, now: float) -> list[Ticket]:
-        expired = []
-        while self._last_starts and self._last_starts[0][0] <= now:
-            ticket = heapq.heappop(self._last_starts)[2]
-            if ticket.state is TicketState.WAITING:
-                self._remove(ticket)
-                expired.append(ticket)
+        expired = self._last_starts.take(now)
+        for ticket in expired:
+            self._remove(ticket)
         self.expired += len(expired)
         return expired
 
@@ -280,7 +260,7 @@ class WaitingRoom:
 
     def _patience(self, now: float) -> float | None:
         """How long nothing is to be done unless something changes."""
-        last_start = self._last_starts[0][0] if self._last_starts else float("inf")
+        last_start = self._last_starts.first
         must_be_full = self._overlapping and self._batches  # what else comes, notifies
         soonest = last_start if must_be_full else min(self._ready()[1] + self._delay, last_start)
         return None if soonest == float("inf") else max(0.0, soonest - now)
