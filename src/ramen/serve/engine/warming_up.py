@@ -27,6 +27,8 @@ def warm_up(computing: BatchComputing, answers: BatchAnswers) -> None:
         answers: Of a fresh method, which is of no use afterwards.
     """
     started, sizes = time.monotonic(), computing.batch_sizes
+    if not sizes:
+        return
     for size in reversed(sizes):  # the largest first: batches of the others find room in its memory
         # one more than are needed to record: pinned memory for as many answers that are on their way
         _compute(computing, answers, [_tickets(size, n) for n in range(CALLS_TO_RECORD + 1)])
