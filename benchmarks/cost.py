@@ -46,7 +46,7 @@ TOLERANCE = 0.15  # of the counted passes' time
 # classes a confidence of about 0.35, below what methods take for sure.
 _CONTRAST = 0.04
 # Passes before those that methods are compared with: a GPU's clock falls under load, as it does in a stream.
-_WARM_UP = 60
+_WARM_UP, _GPU_WARM_UP = 3, 60
 # Methods with views of an image, and those with augmented batches: how often per batch, if it is once.
 _VIEWS = ("mta", "tps", "tpt", "zero")
 _AUGMENTED = {"cotta": "augmentations", "roid": "", "rotta": ""}
@@ -138,7 +138,7 @@ def gradient_times(classifier: ramen.ZeroShotClassifier, images: torch.Tensor, r
     def gradient() -> None:
         entropy_gradient(classifier, images, classifier.encoder.base, usable)
 
-    return [seconds(gradient, classifier.device) for _ in range(_WARM_UP + repeats)][_WARM_UP:]
+    return _times(gradient, classifier.device, repeats)
 
 
 def recorded_forward_times(
@@ -156,7 +156,18 @@ def recorded_forward_times(
     def call() -> None:
         recorded(images)
 
-    return [seconds(call, classifier.device) for _ in range(_WARM_UP + repeats)][_WARM_UP:]
+    return _times(call, classifier.device, repeats)
+
+
+def _times(call: Callable[[], None], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of so many calls, after those of the warm-up."""
+    for _ in range(_warm_up(device)):
+        call()
+    return [seconds(call, device) for _ in range(repeats)]
+
+
+def _warm_up(device: torch.device) -> int:
+    return _GPU_WARM_UP if device.type == "cuda" else _WARM_UP
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -169,7 +180,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     classifier = with_spread_classes(classifier, batches)
 
     forward = 1000 * min(
-        *forward_times(classifier, batches[:1] * _WARM_UP, again),
+        *forward_times(classifier, batches[:1] * _warm_up(device), again),
         *recorded_forward_times(classifier, batches[0], arguments.repeats),
     )
     backward = 1000 * min(gradient_times(classifier, batches[0], arguments.repeats)) - forward

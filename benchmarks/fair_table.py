@@ -140,10 +140,10 @@ def plan_stream(
 
 def chosen_values(entry: Entry) -> TunedValues | None:
     """What the method's search has chosen; None if it was skipped."""
+    if not entry.searched:
+        return None
     own = Search(entry.search.budget, (entry.own,))
     results = [entry.trials[run.key()] or {} for run in own.experiments]
-    if any(result["kind"] != "run" for result in results):
-        return None
     data = search_result(own, results)["data"]
     names = ("model", "data", "domains", "seeds", "protocol", "batch", "budget")
     # the key of its own search: which other methods a command names does not change its tests

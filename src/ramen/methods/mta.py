@@ -100,7 +100,8 @@ class Mta(ViewMethod):
             return self.classifier.logits(embeddings[:, 0])
         # Every mode is a sum of views, so that the products of the views with each other decide everything.
         # They are kept in fp64: a squared distance is a difference of them, and views may be almost alike.
-        products = embeddings.double() @ embeddings.double().mT
+        exact = embeddings.double()
+        products = exact @ exact.mT
         own = products.diagonal(dim1=1, dim2=2)
         bandwidths = self._squared_bandwidths(own[:, :, None] + own[:, None] - 2 * products)
         probabilities = self.view_logits(embeddings).softmax(2).double()
@@ -111,7 +112,8 @@ class Mta(ViewMethod):
             return (coefficients * _times(products, coefficients)).sum(1, keepdim=True).clamp_min(0).sqrt()
 
         def kernel(mode: Tensor) -> Tensor:
-            squared = own + length(mode).square() - 2 * _times(products, mode)
+            along = _times(products, mode)
+            squared = own + (mode * along).sum(1, keepdim=True) - 2 * along
             return torch.exp(-squared.clamp_min(0) / (2 * bandwidths))
 
         def next_scores(scores: Tensor, density: Tensor) -> Tensor:
