@@ -1,11 +1,12 @@
 # `make demo` installs everything into .venv and runs the main job; `make serve` serves the tiny model at
 # http://127.0.0.1:8000; `make test` installs and runs all checks; `make test-all` also runs in full what
 # `make test` shortens; `make docs` builds the documentation site into site/; `make dist` builds sdist and wheel
-# into dist/; `make test-oldest` runs the tests of the core with the lowest versions that pyproject.toml allows.
+# into dist/; `make test-oldest` runs the tests of the core with the lowest versions that pyproject.toml allows;
+# `make fuzz` looks for ten minutes for inputs from strangers that fail.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo serve test test-all test-oldest lint check docs figures dist clean
+.PHONY: demo serve test test-all test-oldest fuzz lint check docs figures dist clean
 
 demo: .venv/installed
 	$(BIN)/ramen demo
@@ -24,9 +25,12 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Two workers with one thread each: more threads than cores make small tensors many times slower.
+# All tests, or those of TESTS="tests/memory tests/methods". Two workers with one thread each: more threads than
+# cores make small tensors many times slower.
+TESTS ?=
+
 check: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10 $(TESTS)
 
 # Not quietly: mkdocs counts only those warnings for --strict that it shows.
 docs: .venv/installed
@@ -50,8 +54,18 @@ $(OLDEST)/installed: pyproject.toml tools/lowest_versions.py
 	$(PYTHON) -m venv $(OLDEST)
 	$(PYTHON) tools/lowest_versions.py > $(OLDEST)/lowest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/lowest.txt \
-	    --editable '.[serve,parquet,remote]' pytest pytest-xdist hypothesis
+	    --editable '.[serve,parquet]' pytest pytest-xdist hypothesis
 	touch $@
+
+# Each target in a process of its own, as the first input that fails ends it.
+FUZZ_TARGETS ?= connection json form infer tensor image state
+FUZZ_SECONDS ?= 85
+
+fuzz: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check atheris
+	for target in $(FUZZ_TARGETS); do \
+	    OMP_NUM_THREADS=1 PYTHONPATH=benchmarks $(BIN)/python -m tests.fuzz.run $$target $(FUZZ_SECONDS) || exit 1; \
+	done
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

@@ -8,8 +8,8 @@ Accuracy means nothing here. Every method first sees some batches, so that memor
 that is less, of one whose kernels start together, as those of most methods do. "of counted" is its time
 divided by what its counted passes should take: a forward pass as above, a backward pass what the gradient of
 the mean entropy takes on top of one. More than 15 % away from 1 is marked with `!`.
-Methods that augment images also have the time of that alone, and the same ratio without it. The same for a
-real model and stream, with memory: `ramen study cost`.
+Methods that augment images also have the time of that alone, and the same ratio without it. "kept" is the
+most that a method ever stores of a stream. Time and memory of real runs: the tables of `ramen compare`.
 
 The class embeddings are made of the images', so that predictions spread over the classes as on a stream of
 images: memories with a share for each class would otherwise hold next to nothing, and their passes cost
@@ -20,7 +20,8 @@ import argparse
 import json
 import platform
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,13 @@ from rich.table import Table
 
 import ramen
 from ramen import prompts
-from ramen.experiments.run.measure import seconds
-from ramen.experiments.studies.cost import forward_times, method_cost
+from ramen.experiments.measure import seconds
 from ramen.images.augment import augment, augment_without_noise, draw
 from ramen.images.views import draw_places, views_at
 from ramen.methods import entropy_gradient
-from ramen.methods._normalised_pixels import NormalisedPixels
+from ramen.methods._views import NormalisedPixels
 from ramen.models.classifier import MissingPartError
+from ramen.utils.checks import readable_bytes
 from ramen.utils.numerics import plain_numerics
 
 TOLERANCE = 0.15  # of the counted passes' time
@@ -50,6 +51,51 @@ _WARM_UP, _GPU_WARM_UP = 3, 60
 # Methods with views of an image, and those with augmented batches: how often per batch, if it is once.
 _VIEWS = ("mta", "tps", "tpt", "zero")
 _AUGMENTED = {"cotta": "augmentations", "roid": "", "rotta": ""}
+# Methods of several equal rounds are timed for fewer of them; the time is multiplied.
+_SHORTENED: Mapping[str, Mapping[str, Any]] = {"watt": {"rounds": 1}}
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """The cost of one method; ``seconds`` are those of each timed batch."""
+
+    seconds: tuple[float, ...]
+    forwards: int  # passes per image, as the method states
+    backwards: int
+    memory_bytes: int  # the most that it ever stores of a stream
+
+
+def method_cost(
+    name: str,
+    classifier: ramen.ZeroShotClassifier,
+    warm_up: Sequence[torch.Tensor],
+    timed: Sequence[torch.Tensor],
+) -> MethodCost:
+    """The cost of a fresh method on some batches; those of ``warm_up`` are not timed."""
+    given = dict.fromkeys(ramen.describe(name).batch_sized, len(timed[0]))
+    whole = ramen.create(name, classifier, **given)
+    shortened = _SHORTENED.get(name)
+    method = ramen.create(name, classifier, **given, **shortened) if shortened else whole
+    share = whole.passes()[0] / method.passes()[0]
+    for images in warm_up:
+        method.predict(images)
+    times = tuple(share * seconds(partial(method.predict, images), classifier.device) for images in timed)
+    return MethodCost(times, *whole.passes(), whole.memory_bytes())
+
+
+def forward_times(
+    classifier: ramen.ZeroShotClassifier, warm_up: Sequence[torch.Tensor], timed: Sequence[torch.Tensor]
+) -> list[float]:
+    """Seconds of a plain forward pass of each timed batch: the unit of cost."""
+
+    @plain_numerics()
+    @torch.no_grad()
+    def forward(images: torch.Tensor) -> None:
+        classifier.logits(classifier.encode(images))
+
+    for images in warm_up:
+        forward(images)
+    return [seconds(partial(forward, images), classifier.device) for images in timed]
 
 
 def random_classifier(model: str, classes: int, device: str, dtype: str) -> ramen.ZeroShotClassifier:
@@ -185,17 +231,27 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     backward = 1000 * min(gradient_times(classifier, batches[0], arguments.repeats)) - forward
     table = Table(title=f"{arguments.model}, {arguments.classes} classes, batch {arguments.batch}")
-    for column in ("method", "ms a batch", "forwards", "passes (F / B)", "of counted", "not augmenting"):
+    for column in (
+        "method",
+        "ms a batch",
+        "forwards",
+        "passes (F / B)",
+        "kept",
+        "of counted",
+        "not augmenting",
+    ):
         table.add_column(column, justify="left" if column == "method" else "right")
-    table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "1 / 0", "", "")
-    table.add_row("a backward pass on top", f"{backward:.1f}", f"{backward / forward:.2f}", "0 / 1", "", "")
+    table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "1 / 0", "", "", "")
+    table.add_row(
+        "a backward pass on top", f"{backward:.1f}", f"{backward / forward:.2f}", "0 / 1", "", "", ""
+    )
     rows: dict[str, dict[str, Any]] = {}
     for name in arguments.run or ramen.list_methods():
         try:
             cost = method_cost(name, classifier, batches, again)
         except MissingPartError as error:
             rows[name] = {"reason": str(error)}
-            table.add_row(name, *"-----")
+            table.add_row(name, *"------")
             continue
         spent = 1000 * min(cost.seconds)
         counted = cost.forwards * forward + cost.backwards * backward
@@ -204,6 +260,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
             "milliseconds_a_batch": spent,
             "forwards": spent / forward,
             "passes": {"forward": cost.forwards, "backward": cost.backwards},
+            "memory_bytes": cost.memory_bytes,
             "of_counted": ratio,
         }
         changing = 1000 * augmentation_seconds(name, classifier, batches[0], arguments.repeats)
@@ -214,7 +271,9 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
             without = f"{(spent - changing) / counted:.2f}"
         mark = " !" if abs(ratio - 1) > TOLERANCE else ""
         passes = f"{cost.forwards} / {cost.backwards}"
-        table.add_row(name, f"{spent:.1f}", f"{spent / forward:.2f}", passes, f"{ratio:.2f}{mark}", without)
+        kept = readable_bytes(cost.memory_bytes)
+        shown = (f"{spent:.1f}", f"{spent / forward:.2f}", passes, kept, f"{ratio:.2f}{mark}", without)
+        table.add_row(name, *shown)
     console.print(table)
     for name in (name for name, row in rows.items() if "reason" in row):
         console.print(

@@ -12,57 +12,39 @@ them with `--seconds 0` runs nothing and writes what is there.
 """
 
 import argparse
-import secrets
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fair_table_streams import EACH_BY_ITSELF, STREAMS, TestedStream
 from fair_table_summary import summary
+from rich.console import Console
 
 import ramen
-from ramen.data.drawings.domains import DOMAINS, EXTRA_DOMAINS, draw_domain
-from ramen.data.drawings.shapes import OBJECTS
-from ramen.data.formats.tiny import LazyDrawings
-from ramen.experiments.plan.experiment import Experiment, plan
-from ramen.experiments.run.finished import finished_result
-from ramen.experiments.run.queue.experiment_queue import ExperimentJob
-from ramen.experiments.run.queue.job import JobDesk
-from ramen.experiments.run.queue.local_processes import LocalProcesses, visible_gpus
-from ramen.experiments.run.queue.messages import JobDied, JobEnd
-from ramen.experiments.run.resources import Resources
-from ramen.experiments.run.results import write_result
-from ramen.experiments.tune.search import MethodSearch, Search, plan_search, search_result
-from ramen.experiments.tune.search_spaces import load_spaces
-from ramen.experiments.tune.tuned_values import TunedValues
+from ramen.data.drawings.tiny import EXTRA_DOMAINS
+from ramen.experiments.experiment import Experiment, plan
+from ramen.experiments.run import Loaded
+from ramen.experiments.store import Store, write_result
+from ramen.experiments.tune import (
+    MethodSearch,
+    Search,
+    TunedValues,
+    load_spaces,
+    plan_search,
+    search_result,
+)
+from ramen.experiments.workers import run_in
 from ramen.methods._registry import describe
+from ramen.utils.pools import Pool, open_pool
+from ramen.utils.signals import StoppedError
 
 SEARCH_SEED, TEST_SEEDS = 1000, (0, 1, 2)
-_PICTURES = 300  # per domain of the data set tiny
 _UNFINISHED = "its search was not finished in the time given"
-
-
-@dataclass
-class DrawnJob(ExperimentJob):
-    """An experiment whose drawings were made before: otherwise each process would draw them all again."""
-
-    drawings: Path | None = None
-
-    def run(self, desk: JobDesk) -> dict[str, Any]:
-        """Load the drawings, then run as any other."""
-        stream = desk.resources.stream(self.experiment)
-        for domain in stream.dataset.domains:
-            if (
-                self.drawings is not None
-                and isinstance(domain.images, LazyDrawings)
-                and domain.images.waiting
-            ):
-                vars(domain.images)["_pixels"] = np.load(self.drawings / f"{domain.name}.npy")
-        return super().run(desk)
 
 
 @dataclass
@@ -73,7 +55,11 @@ class Entry:
     search: Search  # of all methods on this stream
     own: MethodSearch
     trials: dict[str, dict[str, Any] | None] = field(default_factory=dict)  # results by key
-    tests: list[Experiment] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Experiment]:
+        """Of the search."""
+        return [run for trial in self.own.trials for run in trial.runs]
 
     @property
     def method(self) -> str:
@@ -100,7 +86,7 @@ def plan_entries(arguments: argparse.Namespace) -> list[Entry]:
         search = plan_search(bases, load_spaces())
         entries += [Entry(stream, search, own) for own in search.methods]
     for entry in entries:
-        entry.trials = {run.key(): None for trial in entry.own.trials for run in trial.runs}
+        entry.trials = dict.fromkeys(run.key() for run in entry.runs)
     return sorted(entries, key=Entry.expected_cost)
 
 
@@ -151,118 +137,59 @@ def chosen_values(entry: Entry) -> TunedValues | None:
     return TunedValues(facts, {entry.method: data["methods"][entry.method]["chosen"]})
 
 
-class FairQueue:
-    """Runs searches and tests in processes, until all is done or the time is over.
+class Runs:
+    """Runs what the stores lack, until the time is over.
 
     Args:
-        arguments: Of the command.
-        entries: What to run, the most urgent first.
-        executor: What runs it.
-        drawings: The folder of the drawings, if the data set has them.
+        pool: Where.
+        seconds: From now on.
     """
 
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        entries: list[Entry],
-        executor: LocalProcesses,
-        drawings: Path | None,
-    ) -> None:
-        self._arguments, self._executor, self._drawings = arguments, executor, drawings
-        self._start, self._owner, self._resources = time.monotonic(), secrets.token_hex(4), Resources()
-        self._running: dict[int, Callable[[dict[str, Any]], None]] = {}
-        self._names: dict[int, str] = {}
-        self._waiting: list[tuple[Experiment, Path, Callable[[dict[str, Any]], None]]] = []
-        self._number = self._finished = 0
-        for entry in entries:
-            runs = {run.key(): run for trial in entry.own.trials for run in trial.runs}  # equal ones run once
-            for run in runs.values():
-                self._waiting.append((run, arguments.store / ".trials", self._after_trial(entry, run)))
+    def __init__(self, pool: Pool, seconds: float) -> None:
+        self._pool, self._end, self._loaded = pool, time.monotonic() + seconds, Loaded()
 
-    def run(self) -> None:
-        """Return when everything is done, or when the time is over."""
-        self._read_finished()
-        while self._waiting or self._running:
-            if time.monotonic() - self._start > self._arguments.seconds:
-                self._stop()
-                return
-            while self._waiting and self._executor.has_room():
-                self._submit(*self._waiting.pop(0))
-            self._receive()
-
-    def _read_finished(self) -> None:
-        """Take what the store has before anything is run; a search that is finished adds its tests."""
-        left = []
-        while self._waiting:
-            run, out, then = self._waiting.pop(0)
-            found = finished_result(run, run.path(out), self._resources)
-            if found is None:
-                left.append((run, out, then))
-            else:
-                then(found)
-        self._waiting = left
-
-    def _submit(self, run: Experiment, out: Path, then: Callable[[dict[str, Any]], None]) -> None:
-        found = finished_result(run, run.path(out), self._resources)
-        if found is not None:
-            then(found)
-            return
-        self._number += 1
-        self._running[self._number] = then
-        job = DrawnJob(run, out, self._owner, on_missing="skip", drawings=self._drawings)
-        self._names[self._number] = job.name
-        self._executor.submit(self._number, job)
-
-    def _receive(self) -> None:
-        for number, message in self._executor.wait(0.2):
-            if number not in self._running or not isinstance(message, JobEnd | JobDied):
-                continue
-            then = self._running.pop(number)
-            if isinstance(message, JobEnd) and message.state == "finished":
-                self._finished += 1
-                self._say(number, message.value["kind"])
-                then(message.value)
-            elif isinstance(message, JobEnd) and message.state == "stopped":
-                continue
-            else:
-                self._say(number, f"failed: {message.reason}")
-                then({"kind": "skipped", "reason": f"a run failed: {message.reason}"})
-
-    def _say(self, number: int, what: str) -> None:
-        seconds = time.monotonic() - self._start
-        print(f"{seconds:6.1f} s  {self._finished:5d} done  {self._names[number]}: {what}", flush=True)
-
-    def _stop(self) -> None:
-        """Let running jobs save what they did."""
-        print(
-            f"The time is over: {len(self._waiting)} runs wait, {len(self._running)} are stopped.", flush=True
-        )
-        self._waiting = []
-        self._executor.stop()
-        until = time.monotonic() + 20
-        while self._running and time.monotonic() < until:
-            self._receive()
-
-    def _after_trial(self, entry: Entry, run: Experiment) -> Callable[[dict[str, Any]], None]:
-        def then(result: dict[str, Any]) -> None:
-            entry.trials[run.key()] = result
-            if not self._waiting_for(entry):
-                values = chosen_values(entry)
-                if values is not None:
-                    entry.tests = plan_stream(
-                        self._arguments, entry.stream, [entry.method], TEST_SEEDS, tuned=values
-                    )
-                    tests = [(one, self._arguments.store / entry.stream.name, _ignore) for one in entry.tests]
-                    self._waiting[:0] = tests
-
-        return then
-
-    def _waiting_for(self, entry: Entry) -> bool:
-        return any(result is None for result in entry.trials.values())
+    def results(self, runs: Sequence[Experiment], folder: Path) -> dict[str, dict[str, Any] | None]:
+        """The results by key; None for what is not finished."""
+        store = Store(folder)
+        found = {run.key(): store.result(run, self._loaded.stream) for run in runs}
+        left = [run for run in runs if found[run.key()] is None]
+        remaining = self._end - time.monotonic()
+        if not left:
+            return found
+        if remaining <= 0:
+            print(f"The time is over: {len(left)} runs wait.", flush=True)
+            return found
+        over = threading.Timer(min(remaining, threading.TIMEOUT_MAX), os.kill, (os.getpid(), signal.SIGTERM))
+        over.start()
+        try:
+            done = run_in(self._pool, left, store, console=Console(), on_missing="skip")
+        except StoppedError:
+            if time.monotonic() < self._end:  # somebody else asked
+                raise
+            return {run.key(): store.result(run, self._loaded.stream) for run in runs}
+        finally:
+            over.cancel()
+        for run, record in zip(left, done, strict=True):
+            failed = record["kind"] == "failed"
+            found[run.key()] = (
+                {"kind": "skipped", "reason": f"a run failed: {record['reason']}"} if failed else record
+            )
+        return found
 
 
-def _ignore(result: dict[str, Any]) -> None:
-    """Tests need no more than their file."""
+def run_everything(arguments: argparse.Namespace, entries: Sequence[Entry], runs: Runs) -> None:
+    """All searches, then the tests of what they have chosen."""
+    found = runs.results([run for entry in entries for run in entry.runs], arguments.store / ".trials")
+    for entry in entries:
+        entry.trials = {key: found[key] for key in entry.trials}
+    for stream in arguments.streams:
+        tests = [
+            run
+            for entry in entries
+            if entry.stream is stream and (values := chosen_values(entry)) is not None
+            for run in plan_stream(arguments, stream, [entry.method], TEST_SEEDS, tuned=values)
+        ]
+        runs.results(tests, arguments.store / stream.name)
 
 
 def write_searches(arguments: argparse.Namespace, entries: Sequence[Entry]) -> None:
@@ -279,29 +206,11 @@ def write_searches(arguments: argparse.Namespace, entries: Sequence[Entry]) -> N
             write_result(arguments.store / f"tuned-{stream.name}.json", search_result(search, results))
 
 
-def draw(store: Path, jobs: int) -> Path:
-    """All drawings of the data set tiny, each domain in one file."""
-    folder = store / ".drawings"
-    folder.mkdir(parents=True, exist_ok=True)
-    left = [name for name in (*EXTRA_DOMAINS, *DOMAINS) if not (folder / f"{name}.npy").exists()]
-    with ProcessPoolExecutor(max(1, jobs)) as pool:
-        for name, pixels in zip(left, pool.map(_draw_one, left), strict=True):
-            np.save(folder / f"{name}.npy", pixels)
-    return folder.resolve()
-
-
-def _draw_one(domain: str) -> np.ndarray:
-    return draw_domain(domain, list(OBJECTS), _PICTURES, 0)
-
-
 def main() -> None:
     arguments = parsed()
-    drawings = draw(arguments.store, arguments.jobs) if arguments.tests is None else None
     entries = plan_entries(arguments)
-    with LocalProcesses(
-        arguments.jobs, gpus=visible_gpus() if arguments.device == "cuda" else []
-    ) as processes:
-        FairQueue(arguments, entries, processes, drawings).run()
+    with open_pool(arguments.jobs, None, None, arguments.device) as pool:
+        run_everything(arguments, entries, Runs(pool, arguments.seconds))
     write_searches(arguments, entries)
     if arguments.out is not None:
         write_result(arguments.out, summary(arguments.store, arguments.streams))

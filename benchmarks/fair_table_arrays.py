@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramen.data.arrays import CLEAN, LABELS
 from ramen.data.corruptions import EXTRA_CORRUPTIONS, corrupt
-from ramen.data.formats.arrays import CLEAN, LABELS
 
 
 def divide(file: Path, tests: Path, searches: Path, test_images: int, search_images: int, seed: int) -> None:

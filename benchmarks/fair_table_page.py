@@ -19,7 +19,7 @@ from typing import Any
 
 from fair_table_streams import EACH_BY_ITSELF, STREAMS
 
-from ramen.experiments.analysis.significance import LEVEL, holm, mean_ranks, paired_p
+from ramen.experiments.significance import LEVEL, holm, mean_ranks, paired_p
 
 ROOT = Path(__file__).resolve().parent
 PAGE = ROOT.parent / "docs" / "fair_table.md"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fair_table_streams import TestedStream
 
-from ramen.experiments.run.results import read_result
+from ramen.experiments.store import read_result
 
 _SEARCH = ("search", "seeds", "domains", "budget", "zero_shot", "skipped", "cost")
 _SCORES = ("average", "domains", "balanced", "calibration_error", "difference", "changes", "tail", "refused")

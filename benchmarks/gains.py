@@ -30,18 +30,17 @@ from rich.console import Console
 from torch import Tensor
 
 import ramen
+from ramen.data.catalogue import load
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.data.registry import load
 from ramen.data.streams.stream import Stream, make_stream
 from ramen.experiments import demo
-from ramen.experiments.run.measure import seconds
-from ramen.experiments.tables.table import Cell, Column, Table
-from ramen.experiments.tables.terminal import print_tables
+from ramen.experiments.measure import seconds
+from ramen.experiments.render import Table, print_tables
 from ramen.methods._choices import capacity_for, paper_values
 from ramen.methods.ramen import Ramen
-from ramen.models.by_name import load_model
+from ramen.models.names import load_model
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.utils import atomic_files
+from ramen.utils import files
 
 LENGTHS = (200, 1000, 5000)  # and the whole stream
 OLD_DEFAULTS = {"capacity": 750, "topk": 5, "beta": 5.0, "lr": 1e-2, "codec": "fp16"}
@@ -228,15 +227,15 @@ def table(name: str, result: Mapping[str, Any]) -> Table:
     lengths = list(result["rows"]["chosen"]["gains"])
     rows = []
     for setting, row in result["rows"].items():
-        cells = [Cell(f"{statistics.mean(row['gains'][n]):+.2f}") for n in lengths]
-        rows.append((Cell(setting), *cells))
+        cells = [f"{statistics.mean(row['gains'][n]):+.2f}" for n in lengths]
+        rows.append((setting, *cells))
     heads = (f"{int(n):,}" for n in lengths)
     chosen = ", ".join(f"{key}={value}" for key, value in result["chosen"].items())
     single = f"{min(SHORT, result['images'])} images one by one: {result['batch_of_one']:+.2f}"
     times = result["ms_an_image"]
     spent = f"{times['chosen']:.2f} ms per image, {times['paper']:.2f} with the paper's weights and step"
     notes = (f"Zero-shot {result['zero_shot']:.2f}. Chosen: {chosen}. {single}. {spent}.",)
-    return Table(f"Gain on zero-shot: {name}", (Column("", "left"), *map(Column, heads)), tuple(rows), notes)
+    return Table.of_texts(f"Gain on zero-shot: {name}", ("", *heads), rows, *notes)
 
 
 def summary(results: Mapping[str, Any]) -> Table:
@@ -245,12 +244,11 @@ def summary(results: Mapping[str, Any]) -> Table:
     rows = []
     for name, result in results.items():
         whole = {n: row["gains"][str(result["images"])] for n, row in result["rows"].items()}
-        cells = [Cell(f"{statistics.mean(gains):+.2f}") for gains in whole.values()]
-        facts = [Cell(f"{result['images']:,}"), Cell(f"{result['zero_shot']:.2f}")]
-        rows.append((Cell(name), *facts, *cells))
-    columns = (Column("model", "left"), Column("images"), Column("zero-shot"), *map(Column, names))
-    notes = ("Points above zero-shot over whole streams, mean of the seeds.",)
-    return Table("Gain on zero-shot", columns, tuple(rows), notes)
+        cells = [f"{statistics.mean(gains):+.2f}" for gains in whole.values()]
+        facts = [f"{result['images']:,}", f"{result['zero_shot']:.2f}"]
+        rows.append((name, *facts, *cells))
+    note = "Points above zero-shot over whole streams, mean of the seeds."
+    return Table.of_texts("Gain on zero-shot", ("model", "images", "zero-shot", *names), rows, note)
 
 
 def main() -> None:
@@ -282,7 +280,7 @@ def main() -> None:
         results[bench.name] |= {"seeds": options.seeds, "machine": machine(options.device)}
         print_tables(console, [table(bench.name, results[bench.name])])
         if options.out:
-            atomic_files.write_text(options.out, json.dumps(results, indent=1) + "\n")
+            files.write_text(options.out, json.dumps(results, indent=1) + "\n")
     print_tables(console, [summary(results)])
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 import ramen
-from ramen.methods._steps import entropy
+from ramen.methods._losses import entropy
 
 
 class PlainRamen:

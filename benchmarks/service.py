@@ -3,6 +3,7 @@
     python benchmarks/service.py                                     # all checks in their short form
     python benchmarks/service.py --checks R1 R7 speed --out service.json
     python benchmarks/service.py --full                              # the long forms: hours
+    python benchmarks/service.py --checks host --old FOLDER          # beside another checkout, by turns
     python benchmarks/service.py --checks speed --model random:ViT-B-16 --device cuda --dtype float16 \
         --max-batch 100 --processes 4 --seconds 20 --out speed.json  # on a GPU; needs fastapi, uvicorn,
                                                                      # python-multipart, prometheus-client
@@ -29,7 +30,7 @@ from rich.console import Console
 from service_checks.options import CheckOptions
 from service_checks.report import Findings, missed, print_findings
 
-from ramen.utils import atomic_files
+from ramen.utils import files
 
 CHECKS = {  # names and where they are
     "R1": "crashes",
@@ -45,10 +46,11 @@ CHECKS = {  # names and where they are
     "speed": "speed",
     "costs": "costs",
     "comparison": "comparison",
+    "host": "host",
 }
 _SETTINGS = (
     *("model", "device", "dtype", "max_batch", "seconds", "full", "processes"),
-    *("http_processes", "profile"),
+    *("http_processes", "profile", "old"),
 )
 _PACKAGES = (
     "ramen-tta",
@@ -79,6 +81,7 @@ def main() -> None:
     parser.add_argument(
         "--profile", action="store_true", help="servers also say what their threads did; costs some speed"
     )
+    parser.add_argument("--old", type=Path, help="another checkout, measured by turns with this one in host")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
@@ -120,7 +123,7 @@ def check(name: str, options: argparse.Namespace, console: Console) -> Findings:
 def write(options: argparse.Namespace, findings: list[Findings]) -> None:
     """Write what was found so far."""
     results: dict[str, Any] = {
-        "settings": {name: getattr(options, name) for name in _SETTINGS},
+        "settings": {name: getattr(options, name) for name in _SETTINGS if name != "old"},
         "hardware": {
             "cpu": platform.machine(),
             "cores": len(os.sched_getaffinity(0)),
@@ -130,7 +133,7 @@ def write(options: argparse.Namespace, findings: list[Findings]) -> None:
         "missed": len(missed(findings)),
         "checks": {found.check: found.to_dict() for found in findings},
     }
-    atomic_files.write_text(options.out, json.dumps(_finite(results), indent=1) + "\n")
+    files.write_text(options.out, json.dumps(_finite(results), indent=1) + "\n")
 
 
 def _versions() -> dict[str, str | None]:

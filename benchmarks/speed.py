@@ -29,21 +29,19 @@ from rich.console import Console
 from torch import Tensor
 
 import ramen
-from ramen.encoder.module_facts import stated_size
+from ramen.encoder.encoder import stated_size
 from ramen.encoder.probe import pooled
-from ramen.experiments.run import provenance
-from ramen.experiments.run.measure import wait_for
-from ramen.experiments.tables.markdown import markdown_page
-from ramen.experiments.tables.table import Cell, Column, Table
-from ramen.experiments.tables.terminal import print_tables
-from ramen.kernels.cuda_graphs import Function
+from ramen.experiments import provenance
+from ramen.experiments.measure import wait_for
+from ramen.experiments.render import Table, markdown, print_tables
+from ramen.kernels.graphs import Function
 from ramen.memory.codecs import CODECS
+from ramen.memory.queues import Staged
 from ramen.memory.retrieval import Selection
-from ramen.memory.storage import Staged
-from ramen.methods._steps import adapted_logits, sample_gradients
+from ramen.methods._passes import sample_gradients
 from ramen.methods.ramen import Ramen
-from ramen.utils.byte_sizes import readable_bytes
-from ramen.utils.cublas import without_workspaces
+from ramen.utils.checks import readable_bytes
+from ramen.utils.commands import without_workspaces
 
 WHAT = ("baselines", "codecs", "methods", "placements", "growth", "batches")
 # Those with fused passes; CLIPArTT and WATT take many steps, and clip is the ensemble with other texts.
@@ -186,7 +184,7 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
     weights = torch.exp(-support.entropies - float(method.beta) * support.distances)
     rows = classifier.encoder.base.expand(len(images), -1).contiguous()
 
-    def put(*batch: Tensor) -> tuple[Tensor, ...]:
+    def put(*batch: Any) -> tuple[Tensor, ...]:
         memory.put(Staged(*batch))
         return ()
 
@@ -195,6 +193,9 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
 
     def aggregate(weights: Tensor, *selection: Tensor) -> tuple[Tensor, ...]:
         return (memory.aggregate(Selection(*selection), weights),)
+
+    def second(*given: Tensor) -> tuple[Tensor, ...]:
+        return (classifier.logits(classifier.encode(*given)),)
 
     record = classifier.recorder().record
     of_memory: Callable[[Function], Function] = record if method.records_steps else lambda function: function
@@ -207,13 +208,16 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
         "insert": (of_memory(put), parts(staged)),
         "select": (of_memory(select), (embeddings,)),
         "aggregate": (of_memory(aggregate), (weights, *parts(support))),
-        "second forward": (record(partial(adapted_logits, classifier)), (images, rows)),
+        "second forward": (
+            record(lambda *given: (classifier.logits(classifier.encode(*given)),)),
+            (images, rows),
+        ),
     }
     return {name: clock(partial(function, *tensors)) for name, (function, tensors) in calls.items()}
 
 
 def parts(batch: Staged | Selection) -> tuple[Tensor, ...]:
-    return tuple(vars(batch).values())
+    return tuple(part for part in vars(batch).values() if isinstance(part, Tensor))
 
 
 # -- how it is measured -----------------------------------------------------------------------------
@@ -227,26 +231,37 @@ class Clock:
         repeats: Calls in a round; fewer where they would take longer than ``seconds``.
         rounds: How many.
         seconds: About the longest round, where more than one call is possible in it.
+        counter: Of Python's ``time``: "process_time" counts what this process computes, on a machine that
+            others use at the same time.
     """
 
-    def __init__(self, device: torch.device, repeats: int, rounds: int, seconds: float = 0.6) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        repeats: int,
+        rounds: int,
+        seconds: float = 0.6,
+        counter: str = "perf_counter",
+    ) -> None:
         self.device, self.repeats, self.rounds, self.seconds = device, repeats, rounds, seconds
+        self.counter = counter
 
     @torch.no_grad()
     def __call__(self, call: Callable[[], object]) -> float:
         """Time ``call``."""
-        for _ in range(4):  # kernels are compiled and graphs recorded in these
+        for _ in range(4 if self.device.type == "cuda" else 1):  # which compile kernels and record graphs
             last = self._seconds(call, 1)
         repeats = max(1, min(self.repeats, int(self.seconds / last)))
         return min(1000 * self._seconds(call, repeats) / repeats for _ in range(self.rounds))
 
     def _seconds(self, call: Callable[[], object], repeats: int) -> float:
         wait_for(self.device)
-        start = time.perf_counter()
+        now = getattr(time, self.counter)
+        start = now()
         for _ in range(repeats):
             call()
         wait_for(self.device)
-        return time.perf_counter() - start
+        return float(now() - start)
 
 
 class Bench:
@@ -329,15 +344,12 @@ class Bench:
         label: str,
         images: Tensor,
         setting: Setting | None = None,
-        *,
-        overlapped: bool = True,
         **parameters: Any,
     ) -> None:
-        """One row of Ramen, with its stages; ``overlapped``: what crosses the bus may do so ahead."""
+        """One row of Ramen, with its stages."""
         setting = setting or self.setting
         classifier = self.classifier if setting.classes == self.setting.classes else self._classifier(setting)
         method = full_ramen(classifier, setting, **parameters)
-        method.memory.fetches_ahead = overlapped
         facts: dict[str, Any] = {
             "stages": stages(method, images, self.clock),
             "memory_bytes": method.memory_bytes(),
@@ -370,10 +382,8 @@ class Bench:
 
     def placements(self) -> None:
         """Gradients, or all, on the CPU."""
-        for placement, codec in (("split", "sign"), ("split", "int8"), ("split", "fp16"), ("cpu", "fp16")):
+        for placement, codec in (("split", "sign"), ("split", "fp16"), ("cpu", "fp16")):
             self.ramen(f"ramen, {codec}, {placement}", self.images, codec=codec, placement=placement)
-        label = "ramen, sign, split, not overlapped"
-        self.ramen(label, self.images, overlapped=False, codec="sign", placement="split")
 
     def batches(self) -> None:
         """Batches of other sizes, each compared with a plain forward pass of its own size."""
@@ -465,8 +475,7 @@ def splits(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    columns = (Column("", "left"), *map(Column, heads))
-    return Table(title, columns, tuple(tuple(map(Cell, row)) for row in rows))
+    return Table.of_texts(title, ("", *heads), rows)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -498,7 +507,7 @@ def main() -> None:
     arguments, console = parse_arguments(), Console()
     results: dict[str, Any] = {}
     if arguments.show is not None:
-        print(markdown_page(tables(json.loads(arguments.show.read_text())["settings"])))
+        print(markdown(*tables(json.loads(arguments.show.read_text())["settings"])))
         return
     given = {name: getattr(arguments, name) for name in ("model", "classes", "capacity", "topk", "batch")}
     changes = {name: value for name, value in given.items() if value is not None}

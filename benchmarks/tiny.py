@@ -18,17 +18,14 @@ import torch
 from rich.console import Console
 
 from ramen.data.drawings import styles
-from ramen.data.drawings.domains import DOMAINS
-from ramen.data.drawings.images import draw_images
 from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.drawings.tiny import DOMAINS, draw_images
 from ramen.experiments import demo
-from ramen.experiments.analysis.spread import over_seeds
-from ramen.experiments.plan.experiment import Experiment
-from ramen.experiments.run.method_run import MethodRun
-from ramen.experiments.tables.table import Cell, Column, Table, number_cell, spread_cell
-from ramen.experiments.tables.terminal import print_tables
+from ramen.experiments.experiment import Experiment
+from ramen.experiments.render import Table, print_tables
+from ramen.experiments.run import Run
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.utils import atomic_files
+from ramen.utils import files
 
 _RAMEN = [  # topk, beta, lr
     *((3, 0.0, lr) for lr in (1e-2, 2e-2, 3e-2)),
@@ -74,23 +71,28 @@ def several_seeds(seeds: list[int], console: Console) -> dict[str, Any]:
         }
         rows.append(
             (
-                Cell(demo.title(name)),
-                spread_cell(over_seeds(averages)),
-                spread_cell(over_seeds(gains), "+.2f"),
-                number_cell(milliseconds),
-                Cell(f"{statistics.mean(shares):.1%}" if shares else ""),
+                demo.title(name),
+                spread(averages, ".2f"),
+                spread(gains, "+.2f"),
+                f"{milliseconds:.2f}",
+                f"{statistics.mean(shares):.1%}" if shares else "",
             )
         )
-    heads = ("average", "above zero-shot", "ms per image", "same domain")
-    columns = (Column("method", "left"), *map(Column, heads))
+    heads = ("method", "average", "above zero-shot", "ms per image", "same domain")
     clean = clean_accuracy(seeds[0])
     notes = (
         f"Zero-shot on clean images: {clean:.2f}.",
         f"Same domain: the share of retrieved entries; by chance {1 / len(DOMAINS):.1%}.",
     )
     title = f"The demo over seeds {', '.join(map(str, seeds))}"
-    print_tables(console, [Table(title, columns, tuple(rows), notes)])
+    print_tables(console, [Table.of_texts(title, heads, rows, *notes)])
     return {"seeds": seeds, "methods": summary, "clean_zero_shot": clean, "chance_share": 1 / len(DOMAINS)}
+
+
+def spread(values: list[float], form: str) -> str:
+    """A mean over seeds with its deviation, if there are several."""
+    mean = format(statistics.mean(values), form)
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
 def tune(seeds: list[int], console: Console) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def tune(seeds: list[int], console: Console) -> dict[str, Any]:
             averages = []
             for stream in streams:
                 experiment = Experiment(name, "tiny", demo.DATA, parameters=parameters, seed=stream.seed)
-                run = MethodRun(experiment, classifier, stream)
+                run = Run(experiment, classifier, stream)
                 run.go()
                 averages.append(run.outcome.scores(run.refused)["average"])
             rows.append({"method": name, "parameters": parameters, "average": averages})
@@ -124,7 +126,7 @@ def main() -> None:
     results["versions"] = {"torch": torch.__version__, "python": platform.python_version()}
     results["machine"] = f"{platform.machine()}, {torch.get_num_threads()} threads"
     if options.out is not None:
-        atomic_files.write_text(options.out, json.dumps(results, indent=2) + "\n")
+        files.write_text(options.out, json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

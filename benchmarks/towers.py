@@ -33,15 +33,13 @@ from speed import (
 )
 from torch import Tensor, nn
 
-from ramen.encoder.norm_layers import find_replacement, private_copy
+from ramen.encoder.norms import find_replacement, private_copy
 from ramen.encoder.probe import pooled
-from ramen.experiments.run import provenance
-from ramen.experiments.tables.markdown import markdown_page
-from ramen.experiments.tables.table import Cell, Column, Table
-from ramen.experiments.tables.terminal import print_tables
-from ramen.kernels.cuda_graphs import Recorder
-from ramen.methods._steps import adapted_logits, sample_gradients
-from ramen.utils.cublas import without_workspaces
+from ramen.experiments import provenance
+from ramen.experiments.render import Table, markdown, print_tables
+from ramen.kernels.graphs import Recorder
+from ramen.methods._passes import sample_gradients
+from ramen.utils.commands import without_workspaces
 
 TOWERS = (
     "ViT-B-16",
@@ -112,7 +110,7 @@ def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -
         setting, arguments.device, arguments.dtype, "compile" if compiles else "auto"
     )
     images = random_images(classifier, setting.batch)
-    clock = Clock(classifier.device, arguments.repeats, arguments.rounds)
+    clock = Clock(classifier.device, arguments.repeats, arguments.rounds, counter=arguments.counter)
     encoder = classifier.encoder
     row: dict[str, Any] = {
         "tower": setting.model,
@@ -126,7 +124,7 @@ def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -
         if not encoder.fused:
             own.forward_and_backward()
             sample_gradients(classifier, images)
-            adapted_logits(classifier, images, encoder.base.expand(len(images), -1))
+            classifier.logits(classifier.encode(images, encoder.base.expand(len(images), -1)))
         return row
     method = full_ramen(classifier, setting)
     before = clock(partial(method.predict, images))
@@ -177,10 +175,9 @@ def tables(results: dict[str, Any]) -> list[Table]:
         for row in results["towers"]
         if "step_ms" in row
     ]
-    columns = (Column("tower", "left"), Column("passes", "left"), *map(Column, numbers))
     setting = results["setting"]
     title = ", ".join(f"{name} {setting[name]}" for name in ("classes", "capacity", "topk", "batch"))
-    return [Table(title, columns, tuple(tuple(map(Cell, row)) for row in cells))]
+    return [Table.of_texts(title, ("tower", "passes", *numbers), cells, words=2)]
 
 
 def _any_uncompiled(results: dict[str, Any]) -> bool:
@@ -198,13 +195,14 @@ def main() -> None:
     parser.add_argument("--stages", action="store_true", help="also the time of each part of a step")
     parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--counter", choices=("perf_counter", "process_time"), default="perf_counter")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     parser.add_argument("--show", type=Path, help="measure nothing; print such results as Markdown")
     arguments, console = parser.parse_args(), Console()
     if arguments.show is not None:
-        print(markdown_page(tables(json.loads(arguments.show.read_text()))))
+        print(markdown(*tables(json.loads(arguments.show.read_text()))))
         return
     without_workspaces()
     sizes = {name: getattr(arguments, name) for name in defaults}
@@ -213,6 +211,7 @@ def main() -> None:
         "versions": provenance.versions(),
         "dtype": arguments.dtype,
         "uncompiled": arguments.uncompiled,
+        "counter": arguments.counter,
         "setting": sizes,
         "towers": [],
     }

@@ -14,14 +14,17 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
+from ramen.methods import _registry
 from tests.helpers.interrupts import take_interrupts
 from tests.helpers.process_team import TEAM_SIZE, ProcessTeam
-from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS, REAL_NETWORK
+from tests.helpers.shared_files import MEASURING_MODEL, PAPER_FACTS, REAL_CLIP, REAL_NETWORK
 from tests.helpers.skip_summary import pytest_terminal_summary
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 __all__ = ["pytest_terminal_summary"]  # a hook: pytest finds it here by its name
+# A program that needs atheris, and methods that are registered when they are imported.
+collect_ignore = ["fuzz/run.py", "fakes/odd_methods.py"]
 
 # The same commit gives the same result; `make test-all` looks for new examples.
 hypothesis.settings.register_profile("same-examples", derandomize=True)
@@ -33,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     take_interrupts()
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)
-    for folder in (MEASURING_MODEL, REAL_NETWORK, PAPER_FACTS):
+    for folder in (MEASURING_MODEL, REAL_NETWORK, REAL_CLIP, PAPER_FACTS):
         try:
             folder.check()
         except ValueError as error:
@@ -45,6 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "gpu": "" if torch.cuda.is_available() else "need a CUDA device",
         "testbed": MEASURING_MODEL.missing,
         "testbed_real": REAL_NETWORK.missing,
+        "testbed_clip": REAL_CLIP.missing,
         "paper_facts": PAPER_FACTS.missing,
     }
     for item in items:
@@ -83,6 +87,14 @@ def environment() -> Iterator[None]:
     for name in os.environ.keys() - before:
         if name.startswith("CUBLAS"):
             del os.environ[name]
+
+
+@pytest.fixture
+def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten with it."""
+    ramen.list_methods()  # so that all others are there before
+    _registry._load_own_methods()
+    monkeypatch.setattr(_registry, "_METHODS", dict(_registry._METHODS))
 
 
 @pytest.fixture(scope="session")

@@ -22,14 +22,70 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.data.drawings import captions, styles
-from ramen.data.drawings.images import DrawnImages, draw_images
+from ramen.data.drawings import styles
 from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.drawings.tiny import NAMES, DrawnImages, draw_images
 
 MODEL_FILE = "open_clip_model.safetensors"
 CONFIG_FILE = "open_clip_config.json"
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _CHUNK = 2000  # images that one task of the process pool draws
+
+
+# What captions say beside the object. Style words keep the domain in the image embedding: a model trained on
+# class names alone learns to ignore how an image was made, and then the neighbours of an image are not of its
+# domain.
+PLAIN = (
+    "a {}.",
+    "the {}.",
+    "a picture of a {}.",
+    "a photo of a {}.",
+    "itap of a {}.",
+    "art of the {}.",
+    "an image of the {}.",
+)
+
+STYLES: dict[str, tuple[str, ...]] = {
+    "flat": ("clip art of a {}.", "a flat drawing of a {}.", "a {} icon."),
+    "cartoon": ("a cartoon {}.", "a {} in a video game.", "a comic of the {}."),
+    "line drawing": ("a line drawing of a {}.", "an outline of the {}.", "a {} in ink."),
+    "pencil": ("a pencil sketch of a {}.", "a sketch of the {}.", "a shaded drawing of a {}."),
+    "silhouette": ("a silhouette of a {}.", "the shadow of a {}.", "a black {}."),
+    "crayon": ("a crayon drawing of a {}.", "a {} in wax crayon.", "a child's drawing of a {}."),
+    "watercolour": ("a watercolour of a {}.", "a painting of the {}.", "a soft painted {}."),
+    "origami": ("a origami {}.", "a {} folded from paper.", "a paper {}."),
+    "photo": ("a 3d render of a {}.", "a {} with a shadow.", "a realistic photo of the {}."),
+}
+
+_BAD = ("a bad photo of the {}.", "a bad picture of a {}.")
+QUALITIES: dict[str, tuple[str, ...]] = {
+    "blurry": ("a blurry photo of a {}.", "a {} out of focus.", *_BAD),
+    "noisy": ("a noisy photo of a {}.", "a grainy picture of the {}.", *_BAD),
+    "dark": ("a dark photo of a {}.", "the {} at night.", *_BAD),
+    "bright": ("a bright photo of a {}.", "an overexposed {}.", *_BAD),
+    "pale": ("a pale photo of a {}.", "a {} in low contrast.", *_BAD),
+}
+
+SIZES: dict[str, tuple[str, ...]] = {
+    "small": ("a photo of the small {}.", "a small {}.", "a tiny {}."),
+    "large": ("a photo of the large {}.", "a large {}.", "a big {}."),
+}
+
+# Everything that a caption may add to the name of the object, numbered; 0 adds nothing.
+ADDITIONS: tuple[tuple[str, ...], ...] = (
+    PLAIN,
+    *STYLES.values(),
+    *QUALITIES.values(),
+    *SIZES.values(),
+)
+FIRST_STYLE = 1
+FIRST_QUALITY = FIRST_STYLE + len(STYLES)
+FIRST_SIZE = FIRST_QUALITY + len(QUALITIES)
+
+
+def captions(name: str, addition: int) -> list[str]:
+    """All captions of an object with one addition."""
+    return [frame.format(word) for frame in ADDITIONS[addition] for word in NAMES[name]]
 
 
 @dataclass(frozen=True)
@@ -109,12 +165,12 @@ class CaptionTable:
     """
 
     def __init__(self, tokenizer: Any, device: torch.device) -> None:
-        texts = [[captions.captions(name, a) for a in range(len(captions.ADDITIONS))] for name in OBJECTS]
+        texts = [[captions(name, a) for a in range(len(ADDITIONS))] for name in OBJECTS]
         longest = max(len(cell) for row in texts for cell in row)
         self.counts = torch.tensor([[len(cell) for cell in row] for row in texts], device=device)
         padded = [cell + cell[:1] * (longest - len(cell)) for row in texts for cell in row]
         tokens = tokenizer([text for cell in padded for text in cell])
-        self.tokens = tokens.view(len(OBJECTS), len(captions.ADDITIONS), longest, -1).to(device)
+        self.tokens = tokens.view(len(OBJECTS), len(ADDITIONS), longest, -1).to(device)
 
     def draw(self, objects: Tensor, additions: Tensor, generator: torch.Generator) -> Tensor:
         """One random caption per pair of object and addition."""
@@ -170,7 +226,7 @@ def shift(images: Tensor, generator: torch.Generator, max_pixels: int = 2) -> Te
 def matches(objects: Tensor, attributes: Tensor, additions: Tensor) -> Tensor:
     """Whether each caption of the batch (column) is true of each image of the batch (row)."""
     same_object = objects[:, None] == objects
-    mentioned = F.one_hot(additions, len(captions.ADDITIONS)).to(attributes.dtype)
+    mentioned = F.one_hot(additions, len(ADDITIONS)).to(attributes.dtype)
     return same_object & (attributes @ mentioned.T > 0)
 
 
@@ -214,7 +270,7 @@ def train(recipe: Recipe, device: torch.device) -> Any:
     for step in range(recipe.steps):
         batch = pick(recipe.pictures, (recipe.batch,))
         spoilt = torch.rand(recipe.batch, device=device, generator=generator) < recipe.spoilt
-        qualities = spoilt * pick(1, len(captions.QUALITIES) + 1, (recipe.batch,))
+        qualities = spoilt * pick(1, len(QUALITIES) + 1, (recipe.batch,))
         images = pixels[batch].permute(0, 3, 1, 2).float() / 255
         images = (spoil(shift(images, generator), qualities, generator) - mean) / std
 
@@ -246,10 +302,10 @@ def train(recipe: Recipe, device: torch.device) -> Any:
 
 def _attributes(style_indices: Tensor, qualities: Tensor, large: Tensor) -> Tensor:
     """Per image, as 0 or 1, which additions to a caption are true of it; addition 0 (none) always is."""
-    count = len(captions.ADDITIONS)
-    attributes = F.one_hot(captions.FIRST_STYLE + style_indices, count)
-    attributes += F.one_hot(captions.FIRST_SIZE + large.long(), count)
-    spoilt = torch.where(qualities > 0, captions.FIRST_QUALITY + qualities - 1, 0)
+    count = len(ADDITIONS)
+    attributes = F.one_hot(FIRST_STYLE + style_indices, count)
+    attributes += F.one_hot(FIRST_SIZE + large.long(), count)
+    spoilt = torch.where(qualities > 0, FIRST_QUALITY + qualities - 1, 0)
     attributes += F.one_hot(spoilt, count)
     attributes[:, 0] = 1
     return attributes.float()

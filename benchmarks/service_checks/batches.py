@@ -6,8 +6,8 @@ that images that come later do not matter.
 
 from typing import Any
 
-from ramen.serve.engine.answers import StreamAnswer
-from ramen.serve.engine.engine import Engine
+from ramen.client.operations import StreamAnswer
+from ramen.serve.engine.in_thread import EngineInThread
 from service_checks.logits import Difference, difference
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
@@ -100,5 +100,5 @@ def _ask(
         return engine.statistics().batches - batches, answers
 
 
-def _answers(engine: Engine, stream: str, images: Pixels) -> list[StreamAnswer]:
-    return engine.submit(stream, sent(images)).future.result(120)
+def _answers(engine: EngineInThread, stream: str, images: Pixels) -> list[StreamAnswer]:
+    return list(engine.submit(stream, sent(images)).future.result(120))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ramen.models.by_name import _parts
+from ramen.models.names import parts_of
 from service_checks.http_connection import PreparedRequest, prepare
 from service_checks.load import LoadPlan, most_outstanding, run_load, summary
 from service_checks.options import CheckOptions
@@ -71,7 +71,7 @@ def _servers(options: CheckOptions) -> list[tuple[str, Callable[[], ServerProces
 
 
 def _other_server(options: CheckOptions, module: str) -> ServerProcess:
-    architecture, pretrained = _parts(options.model)
+    architecture, pretrained = parts_of(options.model)
     port = free_port()
     serve_arguments(options, port)  # writes the file of classes
     listed = str(options.folder / "classes.txt")

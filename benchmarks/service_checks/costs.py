@@ -11,14 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from ramen.client.operations import (
+    Classify,
+    Operation,
+    ServedModel,
+    ServerError,
+    ServerOverloadedError,
+    StreamAnswer,
+)
+from ramen.client.result import Result
 from ramen.images.decoding import DecodingSettings
-from ramen.serve.decoders import Decoder
-from ramen.serve.engine.answers import SentImage, StreamAnswer
-from ramen.serve.engine.errors import EngineError, OverloadedError
+from ramen.predict.decoding import Decoder
+from ramen.predict.sources import Source
 from ramen.serve.http.app import create_app
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.result import Result
-from ramen.serve.sources import Source
 from service_checks.options import CLASSES, CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import jpeg, mixed_images, multipart_request, raw_request
@@ -83,11 +88,8 @@ class _AnswersAtOnce:
         self._result = Result("image", CLASSES[0], 0.2, CLASSES[1], 0.2, top, True, 100, 100, 1.0, 1.0)
         self._probabilities = np.full(len(CLASSES), 1 / len(CLASSES), np.float32)
 
-    async def ready(self) -> bool:
-        return True
-
-    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
-        return OverloadedError("too many images are waiting", 1.0) if self._is_full else None
+    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
+        return ServerOverloadedError("too many images are waiting", 1.0) if self._is_full else None
 
     def count_refusal(self) -> None:
         return
@@ -95,10 +97,11 @@ class _AnswersAtOnce:
     def memory_for(self, length: int) -> memoryview | None:
         return None
 
-    async def classify(
-        self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
-    ) -> list[StreamAnswer]:
-        return [StreamAnswer("id", stream, self._result, self._probabilities, 1.0, 1.0) for _ in images]
+    async def call(self, operation: Operation[Any]) -> Any:
+        if not isinstance(operation, Classify):
+            return True  # it is ready
+        answer = StreamAnswer("id", operation.stream, self._result, self._probabilities, 1.0, 1.0)
+        return [answer] * len(operation.images)
 
     async def close(self) -> None:
         return

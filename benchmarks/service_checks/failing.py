@@ -7,8 +7,9 @@ from unittest import mock
 
 from torch import Tensor
 
-from ramen.methods._pass_sharing import FirstPass, OwnStep
-from ramen.methods.ramen import Ramen
+from ramen.client.operations import StreamAnswer
+from ramen.methods._passes import Seen
+from ramen.methods.ramen import OwnStep, Ramen
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import mixed_images, sent
@@ -28,7 +29,7 @@ def run(options: CheckOptions, requests: int | None = None) -> Findings:
     requests = options.pick(200, 2000) if requests is None else requests
     pixels = mixed_images(64, options.image_size)
     draws = random.Random(0)
-    answers = []
+    answers: list[StreamAnswer] = []
     with failing_steps(_SHARE) as failed, options.engine(max_delay_ms=1.0) as engine:
         for start in range(0, requests, _STREAMS):
             tickets = []
@@ -74,13 +75,13 @@ def failing_steps(share: float) -> Iterator[list[int]]:
     """
     step, draws, counts = Ramen.step, random.Random(1), [0, 0, 0]
 
-    def fail_sometimes(self: Ramen, first: FirstPass, usable: Tensor) -> OwnStep:
+    def fail_sometimes(self: Ramen, seen: Seen, usable: Tensor, storable: Tensor | None = None) -> OwnStep:
         counts[1] += 1
         if draws.random() < share:
             counts[0] += 1
             counts[2] += len(usable)
             raise RuntimeError("a step that fails, as the benchmark wants it")
-        return step(self, first, usable)
+        return step(self, seen, usable, storable)
 
     with mock.patch.object(Ramen, "step", fail_sometimes):
         yield counts

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ramen.testing.image_corpus import good_files, hostile_files, mutated
+from image_corpus import good_files, hostile_files, mutated
+
 from service_checks.http_connection import Address, HttpConnection, PreparedRequest, prepare
 from service_checks.options import CheckOptions
 from service_checks.report import Findings

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ramen.cli import app
-from ramen.serve.http.recording import RequestRecorder
+from ramen.serve.http.app import RequestRecorder
 
 _KEPT: list[bytearray] = []
 _answer = RequestRecorder.__call__

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.serve.engine.answers import StreamAnswer
+from ramen.client.operations import StreamAnswer
 
 _SMALLEST = 1e-30  # a probability below it says nothing about its logit
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import ramen
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.models.by_name import load_model
+from ramen.models.names import load_model
 from ramen.serve.engine.engine import Engine
+from ramen.serve.engine.in_thread import EngineInThread
 from ramen.serve.engine.settings import EngineSettings
 
 CLASSES = tuple(OBJECTS)
@@ -20,7 +21,7 @@ class CheckOptions:
 
     Attributes:
         folder: For states and logs.
-        model: A form of ``ramen.models.by_name``.
+        model: A form of ``ramen.models.names``.
         device: Where to compute.
         dtype: Of the encoder's weights.
         max_batch: Of the server.
@@ -29,6 +30,7 @@ class CheckOptions:
         processes: Over how many processes clients are spread in the measurements of speed.
         http_processes: Of servers, beside the one that computes; None for their default.
         profile: Whether servers look at their own threads in the measurements of speed.
+        old: Another checkout, for checks that measure it beside this one.
     """
 
     folder: Path
@@ -41,6 +43,7 @@ class CheckOptions:
     processes: int = 1
     http_processes: int | None = None
     profile: bool = False
+    old: Path | None = None
 
     @cached_property
     def classifier(self) -> ramen.ZeroShotClassifier:
@@ -54,10 +57,10 @@ class CheckOptions:
         assert size is not None
         return size
 
-    def engine(self, method: str = "ramen", **settings: Any) -> Engine:
+    def engine(self, method: str = "ramen", **settings: Any) -> EngineInThread:
         """An engine in this process."""
         chosen = EngineSettings(**{"max_batch": self.max_batch, **settings})
-        return Engine(self.classifier, chosen, name=self.model, method=method)
+        return EngineInThread(Engine(self.classifier, chosen, name=self.model, method=method))
 
     def pick(self, small: int, full: int) -> int:
         """A number for the short or the long form of a check."""

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ramen.cli import app
-from ramen.utils import atomic_files
+from ramen.utils import files
 
 _PAUSE = 0.01  # seconds between two looks
 _MOST = 40  # functions per kind of thread
@@ -108,7 +108,7 @@ def _watch(folder: Path) -> None:
         if wanted != name:
             if name:
                 windows[name] = window.to_dict()
-                atomic_files.write_text(folder / "profile.json", json.dumps(windows))
+                files.write_text(folder / "profile.json", json.dumps(windows))
             name, window = wanted, _Window()
         elif name:
             window.look()

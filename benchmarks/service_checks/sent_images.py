@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ramen.data.drawings.domains import DOMAINS, draw_domain
+from ramen.client.operations import SentImage
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.serve.engine.answers import SentImage
+from ramen.data.drawings.tiny import DOMAINS, draw_domain
 from service_checks.http_connection import PreparedRequest, prepare
 
 Pixels = NDArray[np.uint8]
@@ -49,8 +49,13 @@ def sent(images: Pixels) -> list[SentImage]:
 
 def jpeg(image: Pixels) -> bytes:
     """As a JPEG file of the size of a small photograph."""
+    return jpeg_of(image, _PHOTOGRAPH)
+
+
+def jpeg_of(image: Pixels, size: tuple[int, int]) -> bytes:
+    """As a JPEG file of some width and height."""
     file = io.BytesIO()
-    Image.fromarray(image).resize(_PHOTOGRAPH).save(file, "JPEG", quality=90)
+    Image.fromarray(image).resize(size).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 

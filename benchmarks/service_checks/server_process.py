@@ -35,6 +35,7 @@ class ServerProcess:
         log: Standard output and error are appended to this file.
         ready_path: Answers with 200 as soon as the server can work.
         patience: Seconds that it may take until then.
+        checkout: Whose library and benchmarks it runs; by default this one's.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class ServerProcess:
         log: Path,
         ready_path: str = "/readyz",
         patience: float = 180.0,
+        checkout: Path | None = None,
     ) -> None:
         self.address = Address(port)
         self.log = log
         started = time.monotonic()
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                command, stdout=file, stderr=file, start_new_session=True, env=_environment()
+                command, stdout=file, stderr=file, start_new_session=True, env=_environment(checkout)
             )
         try:
             self._wait(ready_path, started + patience)
@@ -97,7 +99,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL, also for processes that it has started."""
-        for pid in reversed([self.pid, *_children(self.pid)]):
+        for pid in reversed([self.pid, *children(self.pid)]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -113,7 +115,7 @@ class ServerProcess:
     def family_mib(self) -> float:
         """Memory of the process and those that it has started; what they share counts once."""
         shares = 0
-        for pid in (self.pid, *_children(self.pid)):
+        for pid in (self.pid, *children(self.pid)):
             try:
                 text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             except OSError:
@@ -141,9 +143,9 @@ class ServerProcess:
             self.kill()
 
 
-def _environment() -> dict[str, str]:
-    folder = str(Path(__file__).parents[1])
-    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+def _environment(checkout: Path | None) -> dict[str, str]:
+    folder = Path(__file__).parents[1] if checkout is None else checkout.absolute() / "benchmarks"
+    paths = [str(folder), str(folder.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
@@ -152,7 +154,7 @@ def _status(pid: int, field: str) -> int:
     return int(text.split(f"{field}:")[1].split()[0]) * 1024
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Processes that a process has started, and those that these have started."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -161,7 +163,7 @@ def _children(pid: int) -> list[int]:
         except OSError:
             continue
         for child in direct:
-            found += [child, *_children(child)]
+            found += [child, *children(child)]
     return found
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ramen.methods import predict_together
-from ramen.methods._answers import Prediction
-from ramen.methods._pass_sharing import FirstPass, OwnStep
-from ramen.methods.ramen import Ramen
+from ramen.methods._method import Prediction
+from ramen.methods._passes import Seen
+from ramen.methods.ramen import OwnStep, Ramen
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream_methods import StreamMethods
+from ramen.serve.engine.stream_cache import StreamMethods
 from service_checks.options import CheckOptions
 from service_checks.sent_images import domain_images
 
@@ -52,8 +52,8 @@ def count_sign_flips(options: CheckOptions, images: int) -> SignFlips:
         images: How many are in the stream.
     """
     classifier = options.classifier
-    recipe = StreamMethods(classifier, "ramen", {}, EngineSettings().stream_memory)
-    alone, beside, other = (recipe.create(None) for _ in range(3))
+    methods = StreamMethods(classifier, "ramen", {}, EngineSettings().stream_memory)
+    alone, beside, other = (methods.create() for _ in range(3))
     own, others = (
         classifier.preprocess(
             torch.from_numpy(domain_images(domain, count, options.image_size)).permute(0, 3, 1, 2)
@@ -80,8 +80,8 @@ def _steps() -> Iterator[dict[int, Tensor]]:
     taken: dict[int, Tensor] = {}
     plain = Ramen.step
 
-    def step(self: Ramen, first: FirstPass, usable: Tensor) -> OwnStep:
-        own = plain(self, first, usable)
+    def step(self: Ramen, seen: Seen, usable: Tensor, storable: Tensor | None = None) -> OwnStep:
+        own = plain(self, seen, usable, storable)
         taken[id(self)] = own.affine.clone()
         return own
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramen.experiments.run.measure import wait_for
+from ramen.experiments.measure import wait_for
 from ramen.methods import Method
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream_methods import StreamMethods
+from ramen.serve.engine.stream_cache import StreamMethods
 from service_checks.http_connection import PreparedRequest
 from service_checks.load import LoadPlan, run_load, summary
 from service_checks.options import CheckOptions
@@ -55,8 +55,8 @@ class _BareMethod:
 
     def __init__(self, options: CheckOptions) -> None:
         classifier = options.classifier
-        recipe = StreamMethods(classifier, "ramen", {}, EngineSettings().stream_memory)
-        self._method: Method = recipe.create(None)
+        methods = StreamMethods(classifier, "ramen", {}, EngineSettings().stream_memory)
+        self._method: Method = methods.create()
         pixels = mixed_images(4 * options.max_batch, options.image_size)
         self._images: Tensor = classifier.preprocess(torch.from_numpy(pixels).permute(0, 3, 1, 2))
         self._device = classifier.device

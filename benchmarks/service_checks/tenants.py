@@ -2,9 +2,8 @@
 
 import threading
 
-from ramen.serve.engine.answers import StreamAnswer
-from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.errors import OverloadedError
+from ramen.client.operations import ServerOverloadedError, StreamAnswer
+from ramen.serve.engine.in_thread import EngineInThread
 from service_checks.batches import LARGEST_DIFFERENCE
 from service_checks.logits import difference
 from service_checks.options import CheckOptions
@@ -80,7 +79,7 @@ def _answers(
         ]
         for thread in traffic:
             thread.start()
-        answers = []
+        answers: list[StreamAnswer] = []
         for number in range(images):
             place = number % len(own)
             ticket = engine.submit("tenant-a", sent(own[place : place + 1]))
@@ -92,12 +91,12 @@ def _answers(
     return answers, seen.images / max(seen.batches, 1)
 
 
-def _traffic(engine: Engine, stream: str, images: Pixels, ended: threading.Event) -> None:
+def _traffic(engine: EngineInThread, stream: str, images: Pixels, ended: threading.Event) -> None:
     number = 0
     while not ended.is_set():
         first = number % (len(images) - 4)
         try:
             engine.submit(stream, sent(images[first : first + 1 + number % 4])).future.result(120)
-        except OverloadedError:
+        except ServerOverloadedError:
             continue
         number += 1

@@ -11,10 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ramen
-from ramen.methods import Answer, Method, MethodInfo, entropy, register
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.methods import Answer, Method, MethodInfo, entropy, field, register
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.utils import checks
 
 
 @register(
@@ -31,25 +29,15 @@ from ramen.utils import checks
     )
 )
 class MovingClasses(Method):
-    """Move each class embedding towards the mean of the confident images that are predicted as it.
+    """Move each class embedding towards the mean of the confident images that are predicted as it."""
 
-    Args:
-        classifier: What it adapts.
-        pace: How far a batch moves the vectors.
-        bound: Images count if their entropy is below this share of the highest possible.
-        seed: Has no effect.
-    """
-
+    pace: float = field(0.1, ge=0, doc="How far a batch moves the vectors.")
+    bound: float = field(0.2, ge=0, doc="Images count if their entropy is below this share of the highest.")
     recordable = True
     vectors: Tensor
 
-    def __init__(
-        self, classifier: ZeroShotClassifier, pace: float = 0.1, bound: float = 0.2, *, seed: int = 0
-    ) -> None:
-        super().__init__(classifier, seed=seed)
-        self.pace = checks.number("pace", pace, 0)
-        self.bound = checks.number("bound", bound, 0)
-        self.add_state("vectors", classifier.class_embeddings)
+    def setup(self) -> None:
+        self.add_state("vectors", self.classifier.class_embeddings)
 
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Learn from the confident images, then answer with what was learned."""

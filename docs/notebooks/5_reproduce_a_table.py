@@ -12,13 +12,10 @@ from pathlib import Path
 from IPython.display import Markdown
 from rich.console import Console
 
-from ramen.experiments.analysis.grouping import by_setting, group
-from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run.execute import run_experiments
-from ramen.experiments.tables.accuracy import averages_table
-from ramen.experiments.tables.group_rows import group_rows
-from ramen.experiments.tables.markdown import markdown_page
-from ramen.experiments.tables.ranking import ranking_table
+from ramen.experiments import plan, run_all
+from ramen.experiments.render import markdown
+from ramen.experiments.results import all_rows
+from ramen.experiments.tables import averages_table, ranking_table
 
 experiments = plan(
     ["ensemble", "tent", "ramen"],
@@ -27,15 +24,15 @@ experiments = plan(
     seeds=[0, 1, 2],
     batch=50,
 )
-results = run_experiments(experiments, Path("results"), console=Console(quiet=True))
+results = run_all(experiments, Path("results"), console=Console(quiet=True))
 print(len(results), "results in", len(list(Path("results").rglob("*.json"))), "files")
 
 # %% [markdown]
 # ## The table
 
 # %%
-rows = [group_rows(setting) for setting in by_setting(group(results))]
-Markdown(markdown_page([averages_table(rows[0])]))
+(rows,) = all_rows(results)
+Markdown(markdown(averages_table(rows)))
 
 # %% [markdown]
 # ## Who wins
@@ -45,7 +42,18 @@ Markdown(markdown_page([averages_table(rows[0])]))
 # explains the columns.
 
 # %%
-Markdown(markdown_page([ranking_table(rows[0])]))
+Markdown(markdown(ranking_table(rows)))
+
+# %% [markdown]
+# ## For analyses of your own
+#
+# `ramen.results` reads a folder into a DataFrame: one row per run, a column per entry of its file.
+
+# %%
+import ramen
+
+runs = ramen.results("results")
+runs.groupby("title")[["scores.average", "cost.ms_an_image"]].agg(["mean", "std"])
 
 # %% [markdown]
 # ## What a result holds

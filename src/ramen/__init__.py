@@ -15,16 +15,24 @@ if TYPE_CHECKING:
     from ramen import data as data
     from ramen import memory as memory
     from ramen import methods as methods
+    from ramen import serve as serve
     from ramen import testing as testing
-    from ramen.encoder.affine_encoder import AffineEncoder as AffineEncoder
-    from ramen.experiments.analysis import scoring as scoring
+    from ramen.client.async_client import AsyncClient as AsyncClient
+    from ramen.client.client import Client as Client
+    from ramen.client.operations import ServerError as ServerError
+    from ramen.client.result import Result as Result
+    from ramen.encoder.encoder import AffineEncoder as AffineEncoder
+    from ramen.experiments import scoring as scoring
+    from ramen.experiments.results import results as results
     from ramen.images.preprocess import Preprocess as Preprocess
-    from ramen.methods._adapted_module import AdaptedModule as AdaptedModule
-    from ramen.methods._adapted_module import adapt as adapt
-    from ramen.methods._answers import Answer as Answer
-    from ramen.methods._answers import Prediction as Prediction
-    from ramen.methods._base import Method as Method
-    from ramen.methods._info import MethodInfo as MethodInfo
+    from ramen.methods._choices import paper_values as paper_values
+    from ramen.methods._losses import information as information
+    from ramen.methods._method import AdaptedModule as AdaptedModule
+    from ramen.methods._method import Method as Method
+    from ramen.methods._method import Prediction as Prediction
+    from ramen.methods._method import adapt as adapt
+    from ramen.methods._passes import Answer as Answer
+    from ramen.methods._registry import MethodInfo as MethodInfo
     from ramen.methods._registry import create as create
     from ramen.methods._registry import describe as describe
     from ramen.methods._registry import list_methods as list_methods
@@ -32,35 +40,34 @@ if TYPE_CHECKING:
     from ramen.models import prompts as prompts
     from ramen.models.classifier import ZeroShotClassifier as ZeroShotClassifier
     from ramen.models.prefetch import prefetch as prefetch
-    from ramen.serve.client.async_client import AsyncClient as AsyncClient
-    from ramen.serve.client.client import Client as Client
-    from ramen.serve.client.errors import ServerError as ServerError
-    from ramen.serve.predictor import Predictor as Predictor
-    from ramen.serve.result import Result as Result
-    from ramen.utils.peers import GroupError as GroupError
+    from ramen.predict.predictor import Predictor as Predictor
+    from ramen.utils.distributed import GroupError as GroupError
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
-    "AdaptedModule": "ramen.methods._adapted_module",
-    "AffineEncoder": "ramen.encoder.affine_encoder",
-    "Answer": "ramen.methods._answers",
-    "AsyncClient": "ramen.serve.client.async_client",
-    "Client": "ramen.serve.client.client",
-    "GroupError": "ramen.utils.peers",
-    "Method": "ramen.methods._base",
-    "MethodInfo": "ramen.methods._info",
-    "Prediction": "ramen.methods._answers",
-    "Predictor": "ramen.serve.predictor",
+    "AdaptedModule": "ramen.methods._method",
+    "AffineEncoder": "ramen.encoder.encoder",
+    "Answer": "ramen.methods._passes",
+    "AsyncClient": "ramen.client.async_client",
+    "Client": "ramen.client.client",
+    "GroupError": "ramen.utils.distributed",
+    "Method": "ramen.methods._method",
+    "MethodInfo": "ramen.methods._registry",
+    "Prediction": "ramen.methods._method",
+    "Predictor": "ramen.predict.predictor",
     "Preprocess": "ramen.images.preprocess",
-    "Result": "ramen.serve.result",
-    "ServerError": "ramen.serve.client.errors",
+    "Result": "ramen.client.result",
+    "ServerError": "ramen.client.operations",
     "ZeroShotClassifier": "ramen.models.classifier",
-    "adapt": "ramen.methods._adapted_module",
+    "adapt": "ramen.methods._method",
     "create": "ramen.methods._registry",
     "describe": "ramen.methods._registry",
+    "information": "ramen.methods._losses",
     "list_methods": "ramen.methods._registry",
+    "paper_values": "ramen.methods._choices",
     "prefetch": "ramen.models.prefetch",
     "register": "ramen.methods._registry",
+    "results": "ramen.experiments.results",
 }
 # Packages and modules that are public as ``ramen.<name>``.
 _MODULES = {
@@ -68,7 +75,8 @@ _MODULES = {
     "memory": "ramen.memory",
     "methods": "ramen.methods",
     "prompts": "ramen.models.prompts",
-    "scoring": "ramen.experiments.analysis.scoring",
+    "scoring": "ramen.experiments.scoring",
+    "serve": "ramen.serve",
     "testing": "ramen.testing",
 }
 

@@ -9,23 +9,18 @@ from typing import Annotated
 import typer
 
 from ramen import __version__
-from ramen.data.commands.app import app as data_app
-from ramen.doctor.command import doctor
-from ramen.experiments.commands.compare import compare
-from ramen.experiments.commands.models import app as models_app
-from ramen.experiments.commands.report import report
-from ramen.experiments.commands.run import run
-from ramen.experiments.commands.study import study
-from ramen.experiments.commands.sweep import sweep
-from ramen.experiments.commands.tune import tune
-from ramen.serve.commands.classify import EPILOG as CLASSIFY_EPILOG
-from ramen.serve.commands.classify import classify, split_names
-from ramen.serve.commands.export import export
-from ramen.serve.commands.serve import EPILOG as SERVE_EPILOG
-from ramen.serve.commands.serve import serve
-from ramen.serve.commands.token import app as token_app
-from ramen.utils.cublas import without_workspaces
-from ramen.utils.exit_codes import exit_on_error
+from ramen.classify.command import EPILOG as CLASSIFY_EPILOG
+from ramen.classify.command import classify
+from ramen.classify.export import export
+from ramen.data.cli import app as data_app
+from ramen.doctor import doctor
+from ramen.experiments.commands import compare, report, reproduce, run, sweep, tune
+from ramen.experiments.commands import models as models_app
+from ramen.methods._registry import imported
+from ramen.models.options import split_names
+from ramen.serve.command import EPILOG as SERVE_EPILOG
+from ramen.serve.command import serve, token_app
+from ramen.utils.commands import Imports, exit_on_error, without_workspaces
 
 app = typer.Typer(
     add_completion=False,
@@ -35,7 +30,7 @@ app = typer.Typer(
 )
 app.command(epilog=CLASSIFY_EPILOG)(classify)
 app.command(epilog=SERVE_EPILOG)(serve)
-for command in (run, compare, sweep, tune, report, study, export, doctor):
+for command in (run, compare, sweep, tune, reproduce, report, export, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
@@ -64,18 +59,25 @@ def methods(
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the record of each method as JSON on stdout.")
     ] = False,
+    imports: Imports = None,
 ) -> None:
-    """List the methods with their titles and where they were published; `ramen describe NAME` says more."""
-    from ramen.experiments.plan.values import plain
+    """List the methods: titles, where they were published, where they come from.
+
+    Those without a source are part of this package. `ramen describe NAME` says more.
+    """
+    from ramen.experiments.values import plain
     from ramen.methods._registry import describe, list_methods
 
+    with exit_on_error():
+        imported(imports)
     records = [describe(name) for name in list_methods()]
     if json_output:
         typer.echo(json.dumps([plain(asdict(record)) for record in records], indent=2))
         return
     for record in records:
         venue = f" ({record.venue})" if record.venue else ""
-        typer.echo(f"{record.name:10} {record.title}{venue}")
+        source = f"  [{record.source}]" if record.source else ""
+        typer.echo(f"{record.name:10} {record.title}{venue}{source}")
 
 
 @app.command()
@@ -88,10 +90,13 @@ def describe(
         typer.Option(help="Class names, separated by commas: also show what the method chooses for them."),
     ] = None,
     model: Annotated[str, typer.Option(help="The model to choose for, with --classes.")] = "tiny",
+    imports: Imports = None,
 ) -> None:
     """Describe a method: its paper, what it updates, what it predicts with, what its parameters mean."""
     from ramen.methods._registry import describe as record
 
+    with exit_on_error():
+        imported(imports)
     if name is None:
         methods()
         return
@@ -101,7 +106,7 @@ def describe(
         raise typer.BadParameter(str(error), param_hint="NAME") from None
     if classes is not None:
         from ramen.methods._registry import create
-        from ramen.models.by_name import load_model
+        from ramen.models.names import load_model
 
         with exit_on_error():
             created = create(name, load_model(model, split_names(classes)))
@@ -130,8 +135,8 @@ def demo(
     """Show a tiny CLIP adapting to a mixed stream of drawings: no downloads, about a minute."""
     from rich.console import Console
 
+    from ramen.classify.demo import classify_drawings
     from ramen.experiments import demo as demonstration
-    from ramen.serve.demo_drawings import classify_drawings
 
     console, names = Console(stderr=json_output), None if classes is None else split_names(classes)
     with exit_on_error():

@@ -1,6 +1,7 @@
 """The parameters with which methods go through the contract."""
 
 import ramen
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
 
 # Fewer of the same steps, for speed; the counts of the defaults are in the methods' own tests.
 FEWER_STEPS = {
@@ -18,13 +19,13 @@ FEWER_STEPS = {
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),
+    ("ramen", {"defaults": "steered", "visibility": "causal", "capacity": 2, "topk": 2}),
     ("ramen", {"visibility": "causal", "capacity": 3, "topk": 1}),
     ("ramen", {"balance": False, "capacity": 3, "topk": 2}),
     ("ramen", {"consistency": False, "capacity": 4, "topk": 2}),
     ("ramen", {"fifo": "float16", "capacity": 2, "topk": 1}),
     ("ramen", {"placement": "cpu", "codec": "fp32"}),
-    ("ramen", {"codec": "int8", "capacity": 3, "topk": 2}),
-    ("ramen", {"codec": "int4", "capacity": 3, "topk": 2, "placement": "split"}),
+    ("ramen", {"codec": "sign", "capacity": 3, "topk": 2, "placement": "split"}),
     ("ramen", {"codec": "sign", "capacity": 3, "topk": 2, "visibility": "causal"}),
     ("ramen", {"placement": "split", "entropy_weight": False, "similarity_weight": False}),
     ("note", {"memory": 4, "lr": 1e-2}),
@@ -58,6 +59,13 @@ SETTINGS = [
     ("cliptta", {"iterations": 2, "shots": 1, "learn_from": "memory", "optimizer": "sgd", "lr": 1e-4}),
     ("clipot", {"templates": "single", "predictions": "template", "detach_targets": False}),
     ("moetta", {"experts": 2, "optimizer": "adam", "frozen": 0, "balance": 1.0}),
+]
+# With both towers; in the short run, all but the methods' own settings with one of them, by turns.
+TOWERS = [
+    (name, parameters, kind)
+    for number, (name, parameters) in enumerate(SETTINGS)
+    for kind in ("vit", "resnet")
+    if RUN_SLOW_TESTS or number < len(ramen.list_methods()) or kind == ("vit", "resnet")[number % 2]
 ]
 # For encoders with BatchNorm.
 STATISTICS_SETTINGS = [

@@ -1,13 +1,10 @@
 """A method that is written from the outside passes the contract at the first try."""
 
-import inspect
-
 import pytest
 import torch
 
 import ramen
 from ramen import testing
-from ramen.methods import _registry
 from tests.contract import centred_cosines
 
 RECORD = ramen.MethodInfo(
@@ -24,20 +21,13 @@ RECORD = ramen.MethodInfo(
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    ramen.list_methods()  # so that all others are there before
-    _registry._load_own_methods()  # into the registry that stays
-    monkeypatch.setattr(_registry, "_METHODS", dict(_registry._METHODS))
+def registered(own_methods: None) -> None:
     ramen.register(RECORD)(centred_cosines.CentredCosines)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"keep": 1}], ids=str)
 def test_it_keeps_the_contract(parameters: dict, tower_kind: str) -> None:
     testing.check_method("centred cosines", testing.small_classifier(tower_kind), **parameters)
-
-
-def test_it_is_short() -> None:
-    assert len(inspect.getsource(centred_cosines).splitlines()) <= 50
 
 
 def test_its_centre_is_that_of_plain_lists() -> None:

@@ -1,5 +1,6 @@
 """Downloading an archive from a local server that misbehaves in all the usual ways."""
 
+import gzip
 import hashlib
 import io
 import shutil
@@ -10,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ramen.data import downloads, registry
-from ramen.data.downloads import DownloadError, fetch, unpack
+from ramen.data import catalogue, downloads
+from ramen.data.downloads import DownloadError, fetch
 from tests.fakes.layouts import write_cifar_c
 
 
@@ -79,9 +80,9 @@ def archive(tmp_path_factory, server, monkeypatch):
     with tarfile.open(folder / "set.tar", "w") as tar:
         tar.add(folder / "CIFAR-10-C", "CIFAR-10-C")
     server.content = (folder / "set.tar").read_bytes()
-    info = registry.describe("cifar10c")
+    info = catalogue.describe("cifar10c")
     known = replace(info.archives[0], md5=hashlib.md5(server.content).hexdigest())
-    monkeypatch.setitem(registry._DATASETS, "cifar10c", replace(info, archives=(known,)))
+    monkeypatch.setitem(catalogue._DATASETS, "cifar10c", replace(info, archives=(known,)))
     monkeypatch.setattr(downloads.time, "sleep", lambda seconds: None)
     return server
 
@@ -98,65 +99,59 @@ def test_download_check_unpack(archive, tmp_path):
     calls = []
     folder = get(tmp_path / "new", archive, progress=lambda *what: calls.append(what))
     assert folder == tmp_path / "new/CIFAR-10-C"
-    assert len(registry.load("cifar10c", tmp_path / "new")) == 30
+    assert len(catalogue.load("cifar10c", tmp_path / "new")) == 30
     assert names(tmp_path / "new") == ["CIFAR-10-C"]  # no archive, no part, no temporary folder
-    assert archive.requests == [None]
     total = len(archive.content)
-    assert ("downloading", total, total) in calls
-    assert ("checking", total, total) in calls
-    assert [what for what, _, _ in calls][-1] == "unpacking"
+    assert {("downloading", total, total), ("checking", total, total)} <= set(calls)
+    get(tmp_path / "new", archive)  # nothing to do
+    assert archive.requests == [None]
 
 
-def test_nothing_to_do(archive, tmp_path):
-    get(tmp_path, archive)
-    get(tmp_path, archive)
-    assert len(archive.requests) == 1
-
-
-def test_the_archive_can_be_kept(archive, tmp_path):
-    get(tmp_path, archive, keep_archive=True)
-    assert (tmp_path / "CIFAR-10-C.tar").read_bytes() == archive.content
-
-
-def test_an_existing_archive_is_not_downloaded(archive, tmp_path):
-    (tmp_path / "CIFAR-10-C.tar").write_bytes(archive.content)
-    get(tmp_path, archive)
-    assert archive.requests == []
-    assert names(tmp_path) == ["CIFAR-10-C"]
-
-
-def test_an_existing_wrong_archive_is_kept(archive, tmp_path):
-    (tmp_path / "CIFAR-10-C.tar").write_bytes(b"something else")
-    with pytest.raises(DownloadError, match=r"CIFAR-10-C\.tar has the md5 .* move it away"):
+def test_archives_that_are_there(archive, tmp_path):
+    path = tmp_path / "CIFAR-10-C.tar"
+    path.write_bytes(b"something else")
+    with pytest.raises(DownloadError, match=path.name):
         get(tmp_path, archive)
-    assert names(tmp_path) == ["CIFAR-10-C.tar"]
+    assert names(tmp_path) == [path.name]  # it is kept
+    path.write_bytes(archive.content)
+    get(tmp_path, archive, keep_archive=True)
+    assert archive.requests == []
+    assert path.read_bytes() == archive.content
 
 
 def test_a_damaged_folder_is_reported_before_the_download(archive, tmp_path):
     (tmp_path / "CIFAR-10-C").mkdir()
-    with pytest.raises(DownloadError, match=r"already exists, but .*labels\.npy: missing.* move it away"):
+    with pytest.raises(DownloadError, match=r"labels\.npy"):
         get(tmp_path, archive)
     assert archive.requests == []
 
 
-def test_resumes_an_earlier_run(archive, tmp_path):
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(archive.content[:1000])
+@pytest.mark.parametrize(
+    ("behaviour", "part", "requests"),
+    [
+        ({}, slice(1000), ["bytes=1000-"]),  # an earlier run
+        ({"breaks_after": [3000, 0, 5000]}, None, [None, "bytes=3000-", "bytes=3000-", "bytes=8000-"]),
+        ({"breaks_after": [2000] * 9}, None, 10),  # attempts that receive something do not count
+        ({"ranges": False}, slice(1000), ["bytes=1000-"]),
+        ({}, slice(None), 1),  # the part is complete
+        ({}, b"too long", [..., None]),
+        ({"sends_length": False}, None, [None]),
+        ({"status": [503, 429]}, None, 3),
+    ],
+)
+def test_whatever_the_server_does_the_data_arrive(archive, tmp_path, behaviour, part, requests):
+    vars(archive).update(behaviour)
+    if part is not None:
+        content = archive.content[part] if isinstance(part, slice) else archive.content + part
+        (tmp_path / "CIFAR-10-C.tar.part").write_bytes(content)
     get(tmp_path, archive)
-    assert archive.requests == ["bytes=1000-"]
-    assert len(registry.load("cifar10c", tmp_path)) == 30
-
-
-def test_a_lost_connection_is_resumed(archive, tmp_path):
-    archive.breaks_after = [3000, 0, 5000]
-    get(tmp_path, archive)
-    assert archive.requests == [None, "bytes=3000-", "bytes=3000-", "bytes=8000-"]
-    assert len(registry.load("cifar10c", tmp_path)) == 30
-
-
-def test_attempts_that_receive_something_do_not_count(archive, tmp_path):
-    archive.breaks_after = [2000] * 9
-    get(tmp_path, archive)
-    assert len(archive.requests) == 10
+    assert len(catalogue.load("cifar10c", tmp_path)) == 30
+    if isinstance(requests, int):
+        assert len(archive.requests) == requests
+    else:
+        assert [b for a, b in zip(requests, archive.requests, strict=True) if a is not ...] == [
+            one for one in requests if one is not ...
+        ]
 
 
 def test_gives_up_on_a_server_that_always_starts_again(archive, tmp_path):
@@ -169,7 +164,7 @@ def test_gives_up_on_a_server_that_always_starts_again(archive, tmp_path):
 
 def test_a_truncated_archive_is_kept_for_the_next_run(archive, tmp_path):
     archive.breaks_after = [4000] + [0] * 50
-    with pytest.raises(DownloadError, match="ended early, 5 times in a row; 4,000 bytes are kept in"):
+    with pytest.raises(DownloadError, match="4,000 bytes"):
         get(tmp_path, archive)
     assert names(tmp_path) == ["CIFAR-10-C.tar.part"]
     archive.breaks_after = None
@@ -177,87 +172,51 @@ def test_a_truncated_archive_is_kept_for_the_next_run(archive, tmp_path):
     assert archive.requests[-1] == "bytes=4000-"
 
 
-def test_a_server_without_range_requests(archive, tmp_path):
-    archive.ranges = False
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(b"x" * 1000)
-    get(tmp_path, archive)
-    assert archive.requests == ["bytes=1000-"]
-    assert len(registry.load("cifar10c", tmp_path)) == 30
-
-
-def test_a_part_that_is_complete(archive, tmp_path):
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(archive.content)
-    get(tmp_path, archive)
-    assert len(archive.requests) == 1
-
-
-def test_a_part_that_is_too_long(archive, tmp_path):
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(archive.content + b"x")
-    get(tmp_path, archive)
-    assert archive.requests[1:] == [None]
-    assert len(registry.load("cifar10c", tmp_path)) == 30
-
-
-def test_wrong_checksum(archive, tmp_path):
-    archive.content = archive.content[:-1] + b"x"
-    with pytest.raises(DownloadError, match=r"has the md5 \w{32}, CIFAR-10-C\.tar must have"):
-        get(tmp_path, archive)
-    assert names(tmp_path) == []
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(b"another file")
-    with pytest.raises(DownloadError, match="it was removed; run the same command again"):
-        get(tmp_path, archive)
-    assert names(tmp_path) == []
-
-
-def test_a_part_from_the_wrong_byte_is_refused(archive, tmp_path):
-    archive.shifted = 1
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(archive.content[:1000])
-    with pytest.raises(DownloadError, match="requested the bytes from 1000, the server sent 'bytes 1001-"):
+def test_wrong_bytes_are_not_kept(archive, tmp_path):
+    right = archive.content
+    archive.content = right[:-1] + b"x"
+    for part in (None, b"another file"):
+        if part:
+            (tmp_path / "CIFAR-10-C.tar.part").write_bytes(part)
+        with pytest.raises(DownloadError, match="md5"):
+            get(tmp_path, archive)
+        assert names(tmp_path) == []
+    archive.content, archive.shifted = right, 1  # a part that begins at the wrong byte is refused
+    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(right[:1000])
+    with pytest.raises(DownloadError, match="1001"):
         get(tmp_path, archive)
     assert (tmp_path / "CIFAR-10-C.tar.part").stat().st_size == 1000
 
 
-def test_a_server_that_does_not_send_the_length(archive, tmp_path):
-    archive.sends_length = False
-    get(tmp_path, archive)
-    assert len(registry.load("cifar10c", tmp_path)) == 30
-
-
-def test_temporary_and_permanent_errors(archive, tmp_path):
-    archive.status = [503, 429]
-    get(tmp_path, archive)
-    assert len(archive.requests) == 3
-    shutil.rmtree(tmp_path / "CIFAR-10-C")
+def test_servers_that_do_not_help(archive, tmp_path):
     archive.status = [404]
-    with pytest.raises(DownloadError, match="the server answered 404 Not Found; try another address"):
+    with pytest.raises(DownloadError, match="404"):
         get(tmp_path, archive)
-    assert len(archive.requests) == 4
-
-
-def test_no_server(tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads.time, "sleep", lambda seconds: None)
-    with pytest.raises(DownloadError, match="refused, 5 times in a row; 0 bytes are kept"):
+    assert len(archive.requests) == 1
+    with pytest.raises(DownloadError, match="5 times in a row"):
         fetch("http://127.0.0.1:9/x.tar", tmp_path / "x.part")
-
-
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "x.tar"])
-def test_other_addresses_are_refused(tmp_path, url):
-    with pytest.raises(ValueError, match="url must begin with http"):
-        fetch(url, tmp_path / "x.part")
+    for url in ("file:///etc/passwd", "ftp://host/x", "x.tar"):
+        with pytest.raises(ValueError, match="url"):
+            fetch(url, tmp_path / "x.part")
 
 
 def test_a_full_disk_is_reported_before_the_download(archive, tmp_path, monkeypatch):
     usage = shutil._ntuple_diskusage(10, 10, 5)
     monkeypatch.setattr(downloads.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(DownloadError, match="has 5 bytes free, but downloading and unpacking needs"):
+    with pytest.raises(DownloadError, match="5 bytes free"):
         get(tmp_path, archive)
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["pacs", "imagenetc", "cifar10"])
+@pytest.mark.parametrize("name", ["pacs", "imagenetc5k", "cifar10"])
 def test_what_cannot_be_downloaded(tmp_path, name):
-    with pytest.raises(ValueError, match=f"name: '{name}' cannot be downloaded.*Valid: cifar100c, cifar10c"):
+    with pytest.raises(ValueError, match=f"name: '{name}'"):
         downloads.download(name, tmp_path)
+
+
+def unpack(path, folder):
+    info = catalogue.describe("cifar10c")
+    downloads.unpack(info, info.archives[0], path, folder)
 
 
 def write_tar(path, *members):
@@ -289,8 +248,8 @@ def test_hostile_archives(tmp_path, member):
     inside = tmp_path / "inside"
     inside.mkdir()
     write_tar(inside / "x.tar", ("CIFAR-10-C/ok.npy", tarfile.REGTYPE, ""), member)
-    with pytest.raises(DownloadError, match="cannot be trusted: it contains"):
-        unpack("cifar10c", inside / "x.tar", inside / "CIFAR-10-C")
+    with pytest.raises(DownloadError, match="cannot be trusted"):
+        unpack(inside / "x.tar", inside / "CIFAR-10-C")
     assert names(inside) == ["x.tar"]
     assert names(tmp_path) == ["inside"]
 
@@ -304,29 +263,15 @@ def test_sparse_members_are_refused(tmp_path):
     with tarfile.open(tmp_path / "x.tar") as tar:
         assert tar.next().issparse()
     with pytest.raises(DownloadError, match="cannot be trusted"):
-        unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
+        unpack(tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
 
 
-def test_archives_without_the_set(tmp_path):
-    write_tar(tmp_path / "x.tar", ("CIFAR-10-C/labels.npy", tarfile.REGTYPE, ""))
-    with pytest.raises(DownloadError, match=r"does not contain a complete cifar10c: .*labels\.npy"):
-        unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
-    (tmp_path / "y.tar").write_bytes(b"no archive" * 100)
-    with pytest.raises(DownloadError, match=r"y\.tar cannot be unpacked"):
-        unpack("cifar10c", tmp_path / "y.tar", tmp_path / "CIFAR-10-C")
-    assert names(tmp_path) == ["x.tar", "y.tar"]
-
-
-def test_an_archive_cut_short(archive, tmp_path):
-    (tmp_path / "x.tar").write_bytes(archive.content[: len(archive.content) // 2])
-    with pytest.raises(DownloadError, match=r"cannot be unpacked|does not contain"):
-        unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
-    assert names(tmp_path) == ["x.tar"]
-
-
-def test_compressed_archives_are_refused(archive, tmp_path):
-    import gzip
-
-    (tmp_path / "x.tar").write_bytes(gzip.compress(archive.content))
-    with pytest.raises(DownloadError, match="cannot be unpacked"):
-        unpack("cifar10c", tmp_path / "x.tar", tmp_path / "CIFAR-10-C")
+def test_archives_that_cannot_be_unpacked(archive, tmp_path):
+    write_tar(tmp_path / "a.tar", ("CIFAR-10-C/labels.npy", tarfile.REGTYPE, ""))  # not the whole set
+    (tmp_path / "b.tar").write_bytes(b"no archive" * 100)
+    (tmp_path / "c.tar").write_bytes(archive.content[: len(archive.content) // 2])
+    (tmp_path / "d.tar").write_bytes(gzip.compress(archive.content))  # its content could be of any length
+    for name in "abcd":
+        with pytest.raises(DownloadError, match=rf"{name}\.tar"):
+            unpack(tmp_path / f"{name}.tar", tmp_path / "CIFAR-10-C")
+    assert names(tmp_path) == ["a.tar", "b.tar", "c.tar", "d.tar"]

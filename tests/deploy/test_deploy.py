@@ -11,10 +11,9 @@ import typer.main
 import yaml
 
 from ramen.cli import app
-from ramen.serve.engine.stream_info import EngineStatistics
+from ramen.client.operations import EngineStatistics, ServedModel
 from ramen.serve.http import metrics
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.http.request_figures import RequestFigures
+from ramen.serve.http.metrics import RequestFigures
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -225,43 +224,3 @@ def test_every_label_that_is_used_exists(exposed, dashboard):
             labels |= set(grouping.replace(" ", "").split(","))
         known = set().union(*(exposed[name] for name in names)) if names else {"job"}
         assert labels <= known, text
-
-
-def test_what_operators_need_is_shown(dashboard):
-    shown = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
-    for name in (
-        "ramen_images_total",
-        "ramen_latency_ms",
-        "ramen_queue_images",
-        "ramen_overloaded_total",
-        "ramen_changed_total",
-        "ramen_fallbacks_total",
-        "ramen_resident_streams",
-        "ramen_resident_bytes",
-    ):
-        assert name in shown
-
-
-def test_panels_do_not_overlap(dashboard):
-    places = [panel["gridPos"] for panel in dashboard["panels"]]
-    cells = [
-        (x, y)
-        for place in places
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
-
-
-def test_brackets_of_expressions_are_closed(dashboard):
-    for text in expressions(dashboard):
-        stack = []
-        for letter in re.sub(r'"[^"]*"', "", text):
-            if letter in "([{":
-                stack.append(letter)
-            elif letter in ")]}":
-                assert stack, text
-                assert stack.pop() + letter in ("()", "[]", "{}"), text
-        assert not stack, text

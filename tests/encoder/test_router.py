@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ramen import testing
-from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.encoder import AffineEncoder
 from tests.encoder.test_affine_encoder import ENCODERS, make
 
 

@@ -8,12 +8,6 @@ from ramen.cli import app
 runner = CliRunner()
 
 
-def test_describe_lists_all_methods() -> None:
-    result = runner.invoke(app, ["describe"])
-    assert result.exit_code == 0
-    assert [line.split()[0] for line in result.output.splitlines()] == ramen.list_methods()
-
-
 def test_describe_shows_a_methods_record() -> None:
     result = runner.invoke(app, ["describe", "ramen"])
     assert result.exit_code == 0

@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 from ramen.cli import app
 from ramen.experiments import demo
-from ramen.experiments.figures import demo as demo_figure
-from ramen.experiments.run import execute
-from tests.experiments.report.pages import write
+from tests.experiments.pages import write
 from tests.fakes.results import sample_result
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -46,12 +44,6 @@ def test_a_file_in_place_of_a_folder(results: Path, tmp_path: Path, command: lis
     assert file.read_text() == "old"
 
 
-def test_a_folder_that_is_a_file_is_named(results: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    said = ramen("report", results, "--out", tmp_path / "file" / "x.html")[1]
-    assert said == f"error: {tmp_path / 'file'}: this is a file, and a folder is expected"
-
-
 def test_a_folder_in_place_of_a_file(results: Path, tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     code, said = ramen("report", results, "--out", tmp_path / "page.html")
@@ -76,14 +68,6 @@ def test_a_full_disk_leaves_the_old_page(results: Path, tmp_path: Path, command:
     assert "Traceback" not in done.stderr
     assert out.read_text() == "a good page"
     assert not list(tmp_path.glob(".*"))
-
-
-def test_a_full_disk_during_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object, **named: object) -> None:
-        raise FULL
-
-    monkeypatch.setattr(execute, "run_experiments", fail)
-    assert ramen("run", "--out", tmp_path) == (1, "error: No space left on device")
 
 
 def test_no_permission(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +109,7 @@ def test_the_demos_figure_is_whole_or_old(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=r"figure\.png"):
-        demo_figure.draw(
+        demo.draw(
             path,
             domains=["fog"],
             accuracies={"zero-shot": [50.0]},
@@ -168,16 +152,6 @@ def test_results_cannot_be_stored_in_a_file(tmp_path: Path) -> None:
     code, said = ramen("run", "--out", tmp_path / "file", "--limit", 1, "--method", "clip")
     assert code == 1
     assert said.splitlines()[-1].startswith(f"error: {tmp_path / 'file'}")
-
-
-def test_a_dead_worker_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*given: object) -> None:
-        raise RuntimeError("a worker process died")
-
-    monkeypatch.setattr("ramen.data.make.make_cifar_c", die)
-    code, said = ramen("data", "make", "cifar10c", "--from", tmp_path, "--out", tmp_path)
-    assert code == 1
-    assert said.splitlines()[-1] == "error: a worker process died"
 
 
 def test_a_broken_pipe_is_no_error(results: Path) -> None:

@@ -13,15 +13,14 @@ from typer.testing import CliRunner
 
 import ramen
 from ramen.cli import app
+from ramen.client import operations as errors
+from ramen.client.result import Result
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.serve.client import errors
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.app import create_app
-from ramen.serve.http.local_backend import LocalBackend
+from ramen.serve.http.auth import create_token
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.http.tokens import create_token
-from ramen.serve.result import Result
 from tests.helpers.drawing_files import CLASSES, write_drawings
 from tests.helpers.running_server import running
 
@@ -50,10 +49,9 @@ def tokens(tmp_path_factory):
 @pytest.fixture(scope="module")
 def url(classifier, tokens, tmp_path_factory):
     settings = EngineSettings(max_batch=BATCH, state=str(tmp_path_factory.mktemp("state")))
-    with Engine(classifier, settings, name="tiny") as engine:
-        service = create_app(LocalBackend(engine), HttpSettings(tokens=tokens[0], max_body_bytes=2**20))
-        with running(service) as server:
-            yield server.url
+    engine = Engine(classifier, settings, name="tiny")
+    with running(create_app(engine, HttpSettings(tokens=tokens[0], max_body_bytes=2**20))) as server:
+        yield server.url
 
 
 @pytest.fixture

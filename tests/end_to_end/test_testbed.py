@@ -8,18 +8,18 @@ from open_clip.transformer import VisionTransformer
 from safetensors.torch import load_file
 
 import ramen
-from ramen.data.registry import load
+from ramen.data.catalogue import load
 from ramen.data.streams.stream import make_stream
-from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run.execute import run_experiments
-from ramen.models.by_name import load_model
+from ramen.experiments.experiment import plan
+from ramen.experiments.workers import run_all
+from ramen.models.names import load_model
 from tests.helpers.shared_files import MEASURING_MODEL
-from tests.helpers.slow_tests import RUN_SLOW_TESTS
+from tests.helpers.slow_tests import full
 
 pytestmark = pytest.mark.testbed
 
 TESTBED = MEASURING_MODEL.path
-FIRST = slice(0, 200 if RUN_SLOW_TESTS else 100)
+FIRST = slice(0, full(200, 40))
 MODEL, STREAM = f"stored:{TESTBED}", TESTBED / "cifar10c_s5_1000.npz"
 
 
@@ -31,7 +31,7 @@ def bench():
 
 def test_zero_shot_equals_the_plain_tower_and_its_known_accuracy(bench, tmp_path) -> None:
     """The whole stream gives 76.21; a part of it, and of that a part against a plain forward pass."""
-    per_domain = 100 if RUN_SLOW_TESTS else 30
+    per_domain = full(100, 20)
     (experiment,) = plan(
         ["ensemble"],
         model=MODEL,
@@ -41,7 +41,7 @@ def test_zero_shot_equals_the_plain_tower_and_its_known_accuracy(bench, tmp_path
         data_options={"classes": "cifar10"},
         protocol_parameters={"per_domain": per_domain},
     )
-    (result,) = run_experiments([experiment], tmp_path)
+    (result,) = run_all([experiment], tmp_path)
     images = 15 * per_domain
     assert result["cost"]["images"] == images
     standard_error = 100 * (0.7621 * 0.2379 / images) ** 0.5
@@ -96,11 +96,10 @@ def test_written_out_passes_give_the_modules_answers_in_half_precision(bench) ->
 
 def test_causal_labels_are_the_same_at_every_batch_size(bench) -> None:
     classifier, stream = bench
-    count, capacity = (300, 20) if RUN_SLOW_TESTS else (90, 5)  # classes have more images than fit
+    count, capacity, topk = full((300, 20, 5), (60, 4, 3))  # classes have more images than fit
     images = classifier.preprocess(stream.read(slice(0, count)))
     labels = []
-    for batch in (1, 7, count // 3):
-        method = ramen.create("ramen", classifier, capacity=capacity, topk=5, visibility="causal")
+    for batch in full((1, 7, count // 3), (7, count // 3)):
+        method = ramen.create("ramen", classifier, capacity=capacity, topk=topk, visibility="causal")
         labels.append(torch.cat([method.predict(part).labels for part in images.split(batch)]))
-    assert torch.equal(labels[0], labels[1])
-    assert torch.equal(labels[0], labels[2])
+    assert all(torch.equal(labels[0], other) for other in labels[1:])

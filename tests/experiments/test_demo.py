@@ -10,11 +10,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.data.drawings import captions
-from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.tiny import DOMAINS, mixed_stream, object_called
 from ramen.experiments import demo
-from ramen.experiments.plan.presets import load_preset
-from ramen.methods._answers import Support
+from ramen.experiments.presets import load_preset
+from ramen.methods._passes import Support
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_examples_are_the_nearest_entries_without_the_image_itself():
 def test_the_stream_is_that_of_the_drawings():
     """Classes that cannot be drawn do not appear; the labels count them."""
     classes = ["giraffe", "cat", "boat"]
-    drawn = mixed_stream([captions.object_called(name) for name in classes[1:]], 4, 7)
+    drawn = mixed_stream([object_called(name) for name in classes[1:]], 4, 7)
     stream = demo.demo_stream(classes, 4, 7)
     assert torch.equal(stream.read(slice(0, len(stream))), drawn.pixels)
     assert stream.labels().tolist() == (1 + drawn.labels).tolist()

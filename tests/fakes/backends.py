@@ -7,25 +7,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from ramen.serve.engine.answers import SentImage, StreamAnswer
-from ramen.serve.engine.errors import (
-    BadRequestError,
-    DeadlineError,
-    EngineError,
-    StoppingError,
-    StreamExistsError,
-    UnknownStreamError,
-)
-from ramen.serve.engine.stream_info import (
+from ramen.client.operations import (
     ChangedImage,
+    ConflictError,
+    DeadlineExceededError,
     EngineStatistics,
     FeedbackCounts,
+    InvalidRequestError,
+    NoSuchStreamError,
+    Operation,
+    Reply,
+    SentImage,
+    ServedModel,
+    ServerError,
+    StoppingError,
     StreamActivity,
+    StreamAnswer,
     StreamInfo,
 )
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.http.request_figures import RequestFigures
-from ramen.serve.result import Result
+from ramen.client.result import Result
+from ramen.serve.http.metrics import RequestFigures
 
 CLASSES = ("cat", "dog", "bird")
 MODEL = ServedModel("Fake-B-16/none", "ramen", CLASSES, (32, 32), 8, True, "cpu", "float32")
@@ -57,7 +58,7 @@ class FakeBackend:
         self.sent: list[tuple[str, list[SentImage]]] = []
         self.cancelled = 0
         self.closed = 0
-        self.early_failure: EngineError | None = None
+        self.early_failure: ServerError | None = None
         self.asked_early: list[tuple[str, int, int]] = []
         self.refused_early = 0
         self.lends_memory = False
@@ -65,10 +66,13 @@ class FakeBackend:
         self.changed_images: tuple[ChangedImage, ...] = ()
         self._streams: dict[str, StreamInfo] = {}
 
+    async def call(self, operation: Operation[Reply]) -> Reply:
+        return await getattr(self, operation.name)(**vars(operation))
+
     async def ready(self) -> bool:
         return self.is_ready
 
-    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
         self.asked_early.append((stream, images, nbytes))
         return self.early_failure
 
@@ -85,7 +89,7 @@ class FakeBackend:
         return own
 
     async def classify(
-        self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
+        self, stream: str, images: Sequence[SentImage], timeout: float | None = None
     ) -> list[StreamAnswer]:
         self.sent.append((stream, list(images)))
         if self.failure is not None:
@@ -96,7 +100,7 @@ class FakeBackend:
             async with asyncio.timeout(timeout):
                 await asyncio.sleep(self.delay)
         except TimeoutError:
-            raise DeadlineError("not answered in time") from None
+            raise DeadlineExceededError("not answered in time") from None
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -124,7 +128,7 @@ class FakeBackend:
         known = self._streams.get(stream)
         if known is not None:
             if classes is not None and tuple(classes) != known.classes:
-                raise StreamExistsError(f"stream {stream} has other classes")
+                raise ConflictError(f"stream {stream} has other classes")
             return known, False
         names = self._checked(classes)
         self._streams[stream] = StreamInfo(
@@ -136,7 +140,7 @@ class FakeBackend:
         if classes is None:
             return self.model.classes
         if len(set(classes)) < len(classes):
-            raise BadRequestError("classes must differ from each other")
+            raise InvalidRequestError("classes must differ from each other")
         return tuple(classes)
 
     async def streams(self, *, after: str = "", limit: int = 100, prefix: str = "") -> list[StreamInfo]:
@@ -145,7 +149,7 @@ class FakeBackend:
 
     async def stream(self, stream: str) -> StreamInfo:
         if stream not in self._streams:
-            raise UnknownStreamError(f"there is no stream {stream}")
+            raise NoSuchStreamError(f"there is no stream {stream}")
         return self._streams[stream]
 
     async def activity(self, stream: str) -> StreamActivity:

@@ -2,8 +2,8 @@
 
 import os
 
-from ramen.serve.decoders import DecodedSource, Decoder
-from ramen.serve.sources import Source
+from ramen.predict.decoding import DecodedSource, Decoder
+from ramen.predict.sources import Source
 
 
 class CrashingDecoder(Decoder):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamInfo
+from ramen.client.operations import EngineStatistics, FeedbackCounts, StreamInfo
 
 STATISTICS = EngineStatistics(
     images=100,

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from PIL import Image
 
-from ramen.serve.dashboard import dashboard_csp, dashboard_page
+from ramen.serve.http.dashboard import dashboard_csp, dashboard_page
 
 CLASSES = ("cat", "dog", "fire truck", "bicycle", "pelican", "tram")
 MODEL = {

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ramen.experiments.analysis import paper
-from ramen.experiments.plan.presets import find_preset
-from ramen.experiments.plan.values import plain
+from ramen.experiments import paper
+from ramen.experiments.presets import find_preset
+from ramen.experiments.values import plain
 from tests.fakes.results import sample_result
 
 
@@ -21,7 +21,7 @@ def published_result(
     **experiment: Any,
 ) -> dict[str, Any]:
     """A result of the whole stream: the paper's accuracies plus ``offset``, or ``average`` everywhere."""
-    setting = paper.setting(data)
+    setting = paper.SETTINGS[data]
     model = model or f"{setting.model}/openai"
     result = sample_result(
         method, seed=seed, data=data, model=model, protocol=protocol, domains=setting.domains
@@ -31,8 +31,8 @@ def published_result(
     parameters = plain({**preset.row(method, protocol), **(overrides or {})})
     result["experiment"] |= {"parameters": parameters, "batch": setting.batch, **experiment}
     if average is None:
-        reported = paper.reported(data, model, protocol, method).domains
-        accuracies = {name: value.mean + offset for name, value in reported.items()}
+        reported = paper.reported(data, model, protocol, method)
+        accuracies = {name: reported[name].mean + offset for name in setting.domains}
     else:
         accuracies = dict.fromkeys(setting.domains, average)
     scores = result["scores"]

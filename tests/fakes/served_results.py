@@ -1,10 +1,10 @@
 """Results of images that nobody classified."""
 
-from ramen.serve.outputs.record import Identity
-from ramen.serve.result import Result
+from ramen.classify.output import Identity
+from ramen.client.result import Result
 
 CLASSES = ("cat", "dog", "fire truck")
-IDENTITY = Identity("tiny", "ab12", CLASSES, ("a photo of a {}.",), "ramen", {"topk": 3}, True)
+IDENTITY = Identity("tiny", "ab12", CLASSES, ("a photo of a {}.",), "ramen", {"topk": 3}, True, "float32")
 
 
 def answer(key: str, label: str = "cat", zero_shot_label: str | None = None, **others: object) -> Result:

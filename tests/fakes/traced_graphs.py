@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import ramen
 from ramen import testing
-from ramen.kernels.cuda_graphs import Function, Recorder
+from ramen.kernels.graphs import Function, Recorder
 from ramen.memory.lowest_entropy import LowestEntropyMemory
 from ramen.memory.retrieval import Memory
 from ramen.methods.ramen import Ramen

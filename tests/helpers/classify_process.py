@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ramen.cli import app
-from ramen.methods._base import Method
-from ramen.serve.outputs.label_file import LabelFile
-from ramen.serve.store.save_times import SaveTimes
-from ramen.serve.store.segments import LocalSegments
+from ramen.methods._method import Method
+from ramen.state.segments import LocalSegments
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.interrupts import take_interrupts
 
@@ -24,10 +22,10 @@ class ClassifyProcess:
     Args:
         arguments: Of the command, after its name.
         folder: Where it runs, and where its standard streams are kept.
-        dies_at: Kill it as soon as its output has so many bytes, in the middle of a write.
+        dies_at: The name of a file, and how many bytes it has when the process is killed, in the middle of a
+            write.
         batch_seconds: How long each batch takes at least.
         state_seconds: How long it takes until what a batch taught is on disk, at least.
-        snapshots: How many snapshots of a group's state are written at most.
         stdin: What it reads.
         command: The name of the command.
         environment: Variables that are set for it.
@@ -39,10 +37,9 @@ class ClassifyProcess:
         arguments: Sequence[object],
         folder: Path,
         *,
-        dies_at: int | None = None,
+        dies_at: tuple[str, int] | None = None,
         batch_seconds: float = 0.0,
         state_seconds: float = 0.0,
-        snapshots: int | None = None,
         stdin: str = "",
         command: str = "classify",
         environment: Mapping[str, str] | None = None,
@@ -54,8 +51,7 @@ class ClassifyProcess:
             stream.touch()  # read before the process has begun
         changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
         changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
-        changes += [(_limit_snapshots, (snapshots,))] if snapshots is not None else []
-        changes += [(_die_at, (dies_at,))] if dies_at is not None else []
+        changes += [(_die_at, dies_at)] if dies_at is not None else []
         changes += [(_set_variables, (dict(environment),))] if environment else []
         given = ([command, *map(str, arguments)], folder, self._streams, changes)
         self._process = CONTEXT.Process(target=_run, args=given)
@@ -116,27 +112,18 @@ def _set_variables(environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _die_at(size: int) -> None:
-    def write(self: LabelFile, data: bytes) -> None:
-        file = self._file.fileno()
-        there = os.fstat(file).st_size
-        if there + len(data) >= size:
-            os.write(file, data[: size - there])
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.write(file, data)
+def _die_at(name: str, size: int) -> None:
+    plain = os.write
 
-    LabelFile._write = write
+    def write(file: int, data: bytes) -> int:
+        if os.path.basename(os.readlink(f"/proc/self/fd/{file}")) == name:
+            there = os.fstat(file).st_size
+            if there + len(data) >= size:
+                plain(file, data[: max(0, size - there)])
+                os.kill(os.getpid(), signal.SIGKILL)
+        return plain(file, data)
 
-
-def _limit_snapshots(most: int) -> None:
-    due, written = SaveTimes.due, []
-
-    def due_now(self: SaveTimes, images: int, *, patient: bool) -> bool:
-        is_due = len(written) < most and due(self, images, patient=False)
-        written.extend([None] * is_due)
-        return is_due
-
-    SaveTimes.due = due_now
+    os.write = write
 
 
 def _slow_down(kind: type, name: str, seconds: float) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.tiny import DOMAINS, mixed_stream
 
 CLASSES = ("cat", "house", "boat")
 

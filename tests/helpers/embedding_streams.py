@@ -1,7 +1,6 @@
 """Streams and classifiers for tests of methods that need nothing but embeddings."""
 
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,16 +35,3 @@ def _tower(kind: str) -> torch.nn.Module:
 def classifier_of(text: Tensor, scale: float = 30.0) -> ramen.ZeroShotClassifier:
     """A small ViT in fp64 with these class embeddings."""
     return ramen.ZeroShotClassifier(testing.small_tower().double(), text.double(), scale)
-
-
-def check_refused_images(name: str, bad_pixel: float, **parameters: Any) -> None:
-    """One more image per batch that cannot be used changes neither other answers nor what is learned."""
-    clf = testing.small_classifier()
-    with_bad, without = (ramen.create(name, clf, **parameters) for _ in range(2))
-    for images in (batch.float() for batch in stream(3)):
-        bad = torch.cat([images[:2], torch.full_like(images[:1], bad_pixel), images[2:]])
-        some, every = with_bad.predict(bad), without.predict(images)
-        assert some.fallback.tolist() == [place == 2 for place in range(10)]
-        torch.testing.assert_close(some.logits[~some.fallback], every.logits, rtol=0, atol=1e-3)
-    for part, learned in without.content().items():
-        torch.testing.assert_close(with_bad.content()[part], learned, rtol=0, atol=1e-4)

@@ -7,9 +7,9 @@ import multiprocessing
 
 import open_clip  # noqa: F401  # for all that are forked
 
+import ramen.classify.run
 import ramen.cli
-import ramen.experiments.run.queue.experiment_queue
-import ramen.serve.classify_run
+import ramen.experiments.workers
 import ramen.serve.serve_run  # noqa: F401
 
 CONTEXT = multiprocessing.get_context("forkserver")

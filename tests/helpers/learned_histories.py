@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ramen.serve.engine.answers import StreamAnswer
-from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.ticket import Ticket
+from ramen.client.operations import StreamAnswer
+from ramen.serve.engine.in_thread import EngineInThread, Submitted
 from tests.helpers.sent_images import sent
 from tests.serve.engine.engines import PATIENCE
 
@@ -44,7 +43,7 @@ class LearnedHistory:
         self.answers.append((tuple(self.learned), answer))
 
 
-def check_answers(histories: Sequence[LearnedHistory], engine: Engine) -> None:
+def check_answers(histories: Sequence[LearnedHistory], engine: EngineInThread) -> None:
     """Every answer is what ``engine``, which is never killed, says after the same images."""
     replays = [_replay(str(number), history, engine) for number, history in enumerate(histories)]
     for tickets in itertools.zip_longest(*replays):  # one image of each stream at a time: they share passes
@@ -53,7 +52,7 @@ def check_answers(histories: Sequence[LearnedHistory], engine: Engine) -> None:
                 ticket.future.result(PATIENCE)
 
 
-def _replay(name: str, history: LearnedHistory, engine: Engine) -> Iterator[Ticket]:
+def _replay(name: str, history: LearnedHistory, engine: EngineInThread) -> Iterator[Submitted]:
     """Tickets for the images that were learned from; each has been answered before the next is asked for."""
     previous: tuple[int, ...] = ()
     life = 0

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ramen.serve.engine.answers import SentImage
+from ramen.client.operations import SentImage
 
 
 def pixels(seed: int, side: int = 32) -> np.ndarray:

@@ -45,4 +45,5 @@ class SharedFolder:
 
 MEASURING_MODEL = SharedFolder("the measuring model and stream", "testbed", "RAMEN_TESTBED")
 REAL_NETWORK = SharedFolder("the real network and photographs", "testbed_real", "RAMEN_TESTBED_REAL")
+REAL_CLIP = SharedFolder("the real CLIP and photographs", "testbed_clip", "RAMEN_TESTBED_CLIP")
 PAPER_FACTS = SharedFolder("the file of the paper's numbers", "facts", "RAMEN_FACTS")

@@ -32,7 +32,7 @@ def once(condition: Callable[[], object], act: Callable[[], object]) -> threadin
 
 def checkpoint_of(result: Path) -> Path:
     """The file that is there as soon as the experiment with this result has a checkpoint."""
-    return result.with_name(f".{result.stem}.partial") / "checkpoint"
+    return result.with_name(f".{result.stem}.ckpt")
 
 
 def process_of(result: Path) -> int:

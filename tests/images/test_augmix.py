@@ -10,7 +10,7 @@ import ramen
 from ramen import testing
 from ramen.images import augmix
 from ramen.images.augmix import CHAINS, CHANGES, DRAWS, LONGEST, Mixture
-from ramen.utils.pair_scores import row_keys
+from ramen.utils.numerics import row_keys
 from tests.helpers.embedding_streams import tower_features
 from tests.oracles.pillow_augmix import augmix_with_pillow, changed_with_pillow, views_with_pillow
 from tests.oracles.torchvision_views import views_with_torchvision

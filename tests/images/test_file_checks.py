@@ -6,11 +6,18 @@ import re
 import struct
 
 import pytest
+from image_corpus import chunk, drawing, good_files, mutated, png, save, tiff
 from PIL import Image
 
 from ramen.images import file_checks
-from ramen.images.file_checks import LimitedReads, check_scans, check_tags, check_texts, gif_size
-from ramen.testing.image_corpus import drawing, good_files, mutated, png, save, tiff
+from ramen.images.file_checks import (
+    LimitedReads,
+    check_chunks,
+    check_scans,
+    check_tags,
+    declared_size,
+    gif_size,
+)
 
 GOOD = {file.name: file.data for file in good_files()}
 
@@ -48,10 +55,31 @@ def test_common_jpeg_files(name: str) -> None:
 
 
 def test_texts_are_counted() -> None:
-    check_texts(GOOD["rgb.png"])
-    texts = b"".join(b"iTXt%03d" % index for index in range(33))
-    with pytest.raises(ValueError, match="it has more than 32 compressed texts"):
-        check_texts(png(bytes(13), b"", before=texts))
+    check_chunks(GOOD["rgb.png"])
+    texts = b"".join(chunk(b"iTXt", b"%03d" % index) for index in range(33))
+    with pytest.raises(ValueError, match="it has 33 compressed texts"):
+        check_chunks(png(bytes(13), b"", before=texts))
+    check_chunks(png(bytes(13), 40 * b"iTXt"))  # pixels that look like texts
+
+
+def test_one_colour_profile_is_enough() -> None:
+    profile = chunk(b"iCCP", b"profile\0\0")
+    check_chunks(png(bytes(13), 9 * b"iCCP", before=profile))
+    with pytest.raises(ValueError, match="it has 2 colour profiles"):
+        check_chunks(png(bytes(13), b"", before=2 * profile))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 200), (16_383, 1)])
+def test_the_declared_size_is_the_one_that_pillow_finds(size: tuple[int, int]) -> None:
+    image = Image.new("RGB", size)
+    files = [save(image, name) for name in ("PNG", "GIF", "BMP", "WEBP")]
+    files += [
+        save(image, "WEBP", lossless=True),
+        save(image.convert("RGBA"), "WEBP", lossless=True, exif=b"x"),
+    ]
+    assert [declared_size(data) for data in files] == [size] * len(files)
+    assert declared_size(save(image, "JPEG")) is None
+    assert all(declared_size(data[:20]) in (None, (0, 0)) for data in files[2:])
 
 
 def test_numbers_of_tags_are_counted() -> None:

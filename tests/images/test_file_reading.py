@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from ramen.images.file_reading import check_bytes, read_file, read_object
+from ramen.images.file_checks import check_bytes, read_file, read_object
 
 
 def test_all_bytes_of_a_file(tmp_path):

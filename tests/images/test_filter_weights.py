@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramen.images import resize
-from ramen.images.filter_weights import Span, fixed_point_weights, used_pixels
-from ramen.images.resize import FILTERS
+from ramen.images.resize import FILTERS, Span, fixed_point_weights, used_pixels
 
 
 @pytest.mark.parametrize("interpolation", sorted(FILTERS))

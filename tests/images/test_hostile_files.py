@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from image_corpus import CorpusFile, drawing, good_files, hostile_files, mutated, save
 from PIL import Image
 
 from ramen.images import decoding
 from ramen.images.decoding import UnreadableImageError, decode
-from ramen.testing.image_corpus import CorpusFile, drawing, good_files, hostile_files, mutated, save
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 
 GOOD = {file.name: file for file in good_files()}

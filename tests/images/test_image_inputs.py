@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_corpus import drawing, good_files, orientation, sixteen_bit_values
 from PIL import Image
 
 from ramen.images.decoding import UnreadableImageError
-from ramen.images.image_inputs import open_image, open_rgb
-from ramen.testing.image_corpus import drawing, good_files, orientation, sixteen_bit_values
+from ramen.images.preprocess import open_image, open_rgb
 
 GOOD = {file.name: file.data for file in good_files()}
 

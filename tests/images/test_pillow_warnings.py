@@ -6,7 +6,7 @@ import warnings
 import pytest
 from PIL import Image
 
-from ramen.images.pillow_warnings import no_pillow_warnings
+from ramen.images.file_checks import no_pillow_warnings
 
 
 def warn_from_pillow() -> None:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ramen.images import resize
-from ramen.images.filter_weights import Span
-from ramen.images.resize import FILTERS, Plan
+from ramen.images.resize import FILTERS, Plan, Span
 
 
 def noise(count: int, height: int, width: int, seed: int, extreme: bool) -> np.ndarray:

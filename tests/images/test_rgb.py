@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_corpus import drawing, good_files, save, sixteen_bit_values, tiff
 from PIL import Image
 
 from ramen.images import rgb
 from ramen.images.rgb import float_scaling, sixteen_bits, to_eight_bits, to_rgb
-from ramen.testing.image_corpus import drawing, good_files, save, sixteen_bit_values, tiff
 
 GOOD = {file.name: file.data for file in good_files()}
 

@@ -5,7 +5,7 @@ import torch
 import torchvision.transforms as T
 
 from ramen.images.views import SMALLEST_CROP, draw_crops, random_views, resized_crops
-from ramen.utils.pair_scores import pair_scores
+from ramen.utils.numerics import pair_scores
 from tests.oracles.torchvision_views import SHAPES, views_with_torchvision
 
 

@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from ramen.kernels import nearest
-from ramen.utils import split_precision
 
 
 @pytest.mark.interpreted
@@ -19,7 +18,7 @@ def test_program_equals_torch(dtype: torch.dtype, topk: int) -> None:
     table[0], table[1, :3] = torch.arange(1, 11), torch.tensor([20, 30, 11])
     expected = nearest.nearest(queries, embeddings, 33, table, topk)
     rounded = queries.half().float()
-    parts = torch.cat([rounded, (queries - rounded) * split_precision.REMAINDER_SCALE]) @ embeddings.float().T
+    parts = torch.cat([rounded, (queries - rounded) * nearest.REMAINDER_SCALE]) @ embeddings.float().T
     for products in (nearest._products(queries, embeddings), parts):
         found = nearest._nearest_triton(queries, embeddings, products, table, topk)
         for one, two in zip(found, expected, strict=True):

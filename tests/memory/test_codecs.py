@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ramen.memory import codecs, row_sums
-from ramen.memory.codecs import CODECS
-from ramen.memory.scale_blocks import UNIT, Blocks
+from ramen.memory import codecs
+from ramen.memory.codecs import CODECS, UNIT, Blocks
+from ramen.memory.retrieval import weighted_sums
 from tests.kernels.stored_rows import looped, picks, random_rows
 
-PACKED = ("int8", "int4", "sign")
-LEVELS = {"int8": 127, "int4": 7}
 BFLOAT16 = 2.0**-8  # spacing of its numbers, relative
 
 pieces = st.lists(
@@ -67,7 +65,7 @@ def test_blocks_follow_the_pieces(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("lengths", [[3, 4], [10, 0], [12, -2], []])
 def test_blocks_that_do_not_fit(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match="blocks must be positive lengths that add up to 10, got"):
+    with pytest.raises(ValueError, match="blocks"):
         Blocks(10, lengths)
 
 
@@ -75,12 +73,12 @@ def test_blocks_that_do_not_fit(lengths: list[int]) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(pieces, st.sampled_from(PACKED), st.sampled_from([1e-30, 1e-9, 1.0, 1e20]), st.integers(0, 10**6))
+@given(pieces, st.sampled_from([1e-30, 1e-9, 1.0, 1e20]), st.integers(0, 10**6))
 def test_packed_values_are_as_near_as_the_format_allows(
-    lengths: list[int], name: str, magnitude: float, seed: int
+    lengths: list[int], magnitude: float, seed: int
 ) -> None:
     gradients = random_gradients(4, sum(lengths), seed, magnitude)
-    codec = codecs.create(name, sum(lengths), lengths)
+    codec = codecs.create("sign", sum(lengths), lengths)
     stored, scales = codec.encode(gradients)
     assert stored.shape == (4, codec.width)
     assert stored.dtype == codec.dtype
@@ -93,13 +91,8 @@ def test_packed_values_are_as_near_as_the_format_allows(
         zip(blockwise(gradients, sizes), blockwise(decoded, sizes), strict=True)
     ):
         scale = scales[:, index].double().numpy()
-        if name == "sign":
-            np.testing.assert_allclose(scale, np.abs(true).mean(1), rtol=BFLOAT16)
-            expected = np.where(true < 0, -1, 1) * scale[:, None]
-            np.testing.assert_array_equal(kept, expected)
-        else:
-            np.testing.assert_allclose(scale, np.abs(true).max(1) / LEVELS[name], rtol=BFLOAT16)
-            assert (np.abs(true - kept) <= 0.5001 * scale[:, None]).all()
+        np.testing.assert_allclose(scale, np.abs(true).mean(1), rtol=BFLOAT16)
+        np.testing.assert_array_equal(kept, np.where(true < 0, -1, 1) * scale[:, None])
     assert not decoded[-1].any()
 
 
@@ -128,24 +121,16 @@ def test_the_exact_codecs_come_first() -> None:
 
 def test_hand_worked_codes() -> None:
     gradients = torch.tensor([[7.0, -3.2, 0.4, -0.6], [0.0, 0.0, 0.0, 0.0]])
-    codec = codecs.create("int4", 4)
-    stored, scales = codec.encode(gradients)
-    assert scales.tolist() == [[1.0], [0.0]]
-    # 7, -3 | 0, -1: the first of a pair in the lower half of its byte
-    assert stored[0, :3].tolist() == [0x7 | 0xD << 4, 0x0 | 0xF << 4, 0]
     codec = codecs.create("sign", 4)
     stored, scales = codec.encode(gradients)
     assert scales.tolist() == [[2.796875], [0.0]]  # 2.8 as bfloat16
     assert stored.tolist() == [[0b1010, 0, 0, 0], [0, 0, 0, 0]]
-    stored, scales = codecs.create("int8", 4).encode(gradients * 127 / 7)
-    assert stored[0, :5].tolist() == [127, -58, 7, -11, 0]
 
 
-@pytest.mark.parametrize("name", PACKED)
-def test_the_ends_of_the_range(name: str) -> None:
+def test_the_ends_of_the_range() -> None:
     """Nothing that is stored is ever non-finite; what fp32 holds only as a subnormal number is zero."""
-    codec = codecs.create(name, 40)
-    tiny = 5e-39 * LEVELS.get(name, 1)  # its scale is a number of bfloat16, but no normal one
+    codec = codecs.create("sign", 40)
+    tiny = 5e-39  # its scale is a number of bfloat16, but no normal one
     gradients = torch.tensor([[3e38], [tiny], [-3e38]]).expand(3, 40)
     stored, scales = codec.encode(gradients)
     decoded = codec.decode(stored, scales)
@@ -165,27 +150,6 @@ def test_a_row_does_not_depend_on_its_batch(name: str) -> None:
         alone = codec.encode(gradients[row : row + 1])
         assert torch.equal(alone[0][0], stored[row])
         assert torch.equal(alone[1][0], scales[row])
-
-
-@settings(max_examples=40, deadline=None)
-@given(pieces, st.sampled_from(CODECS), st.integers(1, 9), st.integers(1, 10**6), st.booleans())
-def test_panels_cover_the_row(lengths: list[int], name: str, rows: int, most: int, unpacked: bool) -> None:
-    codec = codecs.create(name, sum(lengths), lengths)
-    panels = list(codec.panels(rows, most, unpacked=unpacked))
-    assert [column for panel in panels for column in range(panel.start, panel.stop)] == list(
-        range(codec.width)
-    )
-    stored, scales = random_rows(codec, rows, torch.Generator().manual_seed(0), exact=False)
-    whole = codec.unpack(stored, scales)
-    parts = [codec.unpack(stored[:, panel], scales, panel.start) for panel in panels]
-    assert torch.equal(torch.cat(parts, 1), whole)
-    for first in (panel.start for panel in panels):
-        rest = codec.panels(rows, most, unpacked=unpacked, first=first)
-        assert list(rest) == [panel for panel in panels if panel.start >= first]
-    held = rows * (panels[0].stop - panels[0].start) * codec.dtype.itemsize
-    if unpacked:
-        held = rows * 4 * parts[0].shape[1]
-    assert len(panels) == 1 or held <= max(most, rows * 4 * 64)
 
 
 # -- weighted sums ------------------------------------------------------------------------------------
@@ -209,7 +173,7 @@ def test_weighted_sums(lengths, name, queries, count, panel, exact, seed) -> Non
     rows, weights = picks(queries, count, 12, generator, exact)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codecs, "_PANEL_BYTES", panel)
-        result = row_sums.weighted_sums(codec, stored, scales, rows, weights)
+        result = weighted_sums(codec, stored, scales, rows, weights)
     expected = looped(codec, stored, scales, rows, weights)
     assert result.dtype == torch.float32
     if exact:
@@ -219,28 +183,12 @@ def test_weighted_sums(lengths, name, queries, count, panel, exact, seed) -> Non
         torch.testing.assert_close(result.double(), expected, rtol=0, atol=1e-6 * largest.item())
 
 
-def test_dense_and_gathered_sums_agree_in_fp32() -> None:
-    codec = codecs.create("fp32", 9)
-    stored, scales = codec.encode(torch.randn(40, 9))
-    rows, weights = torch.randint(40, (5, 12)), torch.rand(5, 12)
-    dense, gathered = (
-        row_sums.weighted_sums(codec, stored, scales, rows, weights, way=way) for way in ("dense", "gathered")
-    )
-    torch.testing.assert_close(dense, gathered, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", CODECS)
 def test_only_rows_in_use_are_read(name: str) -> None:
     codec = codecs.create(name, 100)
     stored, scales = codec.encode(torch.randn(10, 100))
     rows, weights = torch.tensor([[2, 7, 2]]), torch.rand(1, 3)
-    expected = row_sums.weighted_sums(codec, stored, scales, rows, weights)
+    expected = weighted_sums(codec, stored, scales, rows, weights)
     spoiled = scales.clone()
     spoiled[[0, 1, 3, 4, 5, 6, 8, 9]] = torch.nan
-    assert torch.equal(row_sums.weighted_sums(codec, stored, spoiled, rows, weights), expected)
-
-
-def test_the_best_way() -> None:
-    here = torch.device("cpu")
-    for name in CODECS:
-        assert row_sums.best_way(codecs.create(name, 8), torch.empty(1, 8), here) == "gathered"
+    assert torch.equal(weighted_sums(codec, stored, spoiled, rows, weights), expected)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
-from ramen.memory.row_table import ColumnSpec
+from ramen.memory.rows import ColumnSpec
 
 CPU = torch.device("cpu")
 

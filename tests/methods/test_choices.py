@@ -1,5 +1,6 @@
 """What Ramen chooses: sizes for any number of classes and any budget, the step, the guard, the reasons."""
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from ramen.memory.plan import MemoryPlan
 from ramen.methods import _step_size
 from ramen.methods._choices import capacity_for, choose_memory, topk_for
 from ramen.methods._step_size import choose_step, noise_like_photographs, sensitivity
-from ramen.utils.byte_sizes import parse_bytes
+from ramen.utils.checks import parse_bytes
 
 VIT_B_16 = {"embedding_size": 512, "gradient_size": 39_936, "blocks": [768] * 52}
 
@@ -62,6 +63,41 @@ def test_what_is_chosen_fits_the_budget(classes: int, budget: int, capacity, top
 def test_near_the_papers_capacities_and_not_above_its_topk(classes: int, capacity: int, topk: int) -> None:
     assert 0.7 * capacity <= capacity_for(classes) <= capacity
     assert 1 <= topk_for(classes) <= topk
+
+
+def test_the_papers_table() -> None:
+    known = {
+        10: (7500, 50, 5.0),
+        100: (750, 5, 5.0),
+        345: (300, 10, 5.0),
+        1000: (75, 1, 0.0),
+        200: (375, 2, 5.0),
+        5: (15_000, 100, 5.0),
+    }
+    for classes, row in known.items():
+        found = ramen.paper_values(classes)
+        assert (found["capacity"], found["topk"], found["beta"]) == row
+        assert found["lr"] == 0.01
+    with pytest.raises(ValueError, match="classes"):
+        ramen.paper_values(0)
+
+
+def test_the_papers_values_leave_nothing_of_ours() -> None:
+    clf, images = testing.small_classifier(), stream(40)
+    given = ramen.paper_values(clf.num_classes)
+    paper, by_hand = (
+        ramen.create(
+            "ramen",
+            clf,
+            **{**given, "capacity": 20, "topk": 3}
+            if all_of_it
+            else {"capacity": 20, "topk": 3, "beta": 5.0, "lr": 0.01},
+        )
+        for all_of_it in (True, False)
+    )
+    assert set(paper.parameters.why) <= {"codec", "defaults"}
+    for batch in images.split(20):
+        assert torch.equal(paper.predict(batch).logits, by_hand.predict(batch).logits)
 
 
 def test_chosen_sizes_never_grow_with_the_classes() -> None:
@@ -228,6 +264,7 @@ def test_the_guard_mixes_probabilities() -> None:
         ({}, 0.4),
         ({"beta": 5.0}, 0.4),
         ({"lr": 0.01}, 0.4),
+        ({"defaults": "steered"}, 0.2),
         ({"beta": 5.0, "lr": 0.01}, 0.0),
         ({"guard": 0.1}, 0.1),
     ],
@@ -277,7 +314,9 @@ def test_parameters_say_what_was_chosen_and_why() -> None:
     found = method.parameters
     assert found["topk"] == 7
     assert found["capacity"] == 15_000
-    assert set(found.why) == {"capacity", "beta", "lr", "guard", "codec"}
+    assert set(found.why) == {
+        n for n, v in dict(found.items()).items() if method.info.defaults[n] == "auto"
+    } - {"topk"}
     assert dict(found).keys() == method.info.defaults.keys()
     assert "topk=7\n" in str(found)
     assert "capacity=15000  (chosen: 75,000 images, for 5 classes)" in str(found)
@@ -317,10 +356,42 @@ def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
     assert torch.equal(method.predict(images[20:]).logits, twin.predict(images[20:]).logits)
 
 
-def test_states_of_other_weights_are_refused() -> None:
-    clf, images = testing.small_classifier(), stream(20)
-    chosen, paper = (ramen.create("ramen", clf, capacity=9, **more) for more in ({}, {"beta": 5.0}))
-    for one, other in ((chosen, paper), (paper, chosen)):
-        one.predict(images)
-        with pytest.raises(ValueError, match=r"unit_gradients is (True|False) there"):
-            other.load_state_dict(one.state_dict())
+def test_a_state_brings_its_defaults_where_they_were_chosen() -> None:
+    clf, images = testing.small_classifier(), stream(60)
+    steered, plain, other = (
+        ramen.create("ramen", clf, **more) for more in ({"defaults": "steered"}, {}, {"seed": 1})
+    )
+    steered.predict(images[:20])
+    state = steered.state_dict()
+    with pytest.raises(ValueError, match="seed"):
+        other.load_state_dict(state)
+    assert (other.defaults, other.gradients, other.guard) == ("0.2", "unit", 0.4)
+    plain.load_state_dict(state)
+    assert plain.parameters.why["defaults"] == "as in the state that was loaded"
+    for name in ("gradients", "certainty", "step_form", "lr", "guard"):
+        assert getattr(plain, name) == getattr(steered, name)
+    assert torch.equal(plain.predict(images[20:40]).logits, steered.predict(images[20:40]).logits)
+    with pytest.raises(ValueError, match=r"defaults is 'steered' there"):
+        ramen.create("ramen", clf, defaults="0.2").load_state_dict(state)
+
+
+def test_a_state_of_0_2_continues_as_it_was() -> None:
+    clf, images = testing.small_classifier(), stream(60)
+    old, now = (ramen.create("ramen", clf) for _ in range(2))
+    old.predict(images[:20])
+    before = as_saved_by_0_2(old.state_dict())
+    now.load_state_dict(before)
+    assert torch.equal(now.predict(images[20:40]).logits, old.predict(images[20:40]).logits)
+    with pytest.raises(ValueError, match=r"defaults is '0\.2' there"):
+        ramen.create("ramen", clf, defaults="steered").load_state_dict(before)
+
+
+def as_saved_by_0_2(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same state with the header and the contents that it had then."""
+    header = json.loads(bytes(state["header"].tolist()))
+    saved = header["parameters"]
+    saved["unit_gradients"] = saved.pop("gradients") == "unit"
+    for name in ("stores", "step_form", "defaults"):
+        del saved[name]
+    kept = {name: value for name, value in state.items() if not name.startswith("content.step_")}
+    return {**kept, "header": torch.tensor(list(json.dumps(header).encode()), dtype=torch.uint8)}

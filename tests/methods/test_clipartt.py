@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import ramen
-from ramen import ZeroShotClassifier, testing
+from ramen import testing
 from tests.oracles.contrastive_methods import (
     classifier_of_similar_texts,
     embed_words,
@@ -90,20 +90,6 @@ def test_adaptation_and_targets_make_a_difference(tower_kind: str) -> None:
     assert max((a - b).abs().max() for a, b in zip(through, held, strict=True)) > 0.05
 
 
-def test_the_record_is_true() -> None:
-    """Ten steps of one forward and one backward pass, counted, and one forward pass to predict."""
-    clf = testing.small_classifier()
-    info = ramen.describe("clipartt")
-    assert (info.forwards, info.backwards) == (11, 10)
-    batches = (torch.randn(2, 3, 32, 32), torch.randn(2, 3, 32, 32))
-    testing.check_passes(testing.Bench(lambda c: ramen.create("clipartt", c), clf, batches))
-    assert ramen.create("clipartt", clf).passes() == (11, 10)
-    assert ramen.create("clipartt", clf, iterations=3).passes() == (4, 3)
-    assert (info.defaults["lr"], info.defaults["topk"], info.defaults["iterations"]) == (1e-3, 3, 10)
-    for word in ("detach_targets", "without a full stop", "BatchNorm", "Ramen paper", "CLIPArTT's code"):
-        assert word in str(info)
-
-
 def test_no_prompt_is_embedded_twice() -> None:
     clf = testing.small_classifier()
     asked: list[str] = []
@@ -147,53 +133,3 @@ def test_one_image_has_nothing_to_be_told_from(tower_kind: str) -> None:
     assert torch.equal(out.logits, plain)
     among_nan = torch.cat([torch.full((2, 3, 32, 32), torch.nan), image])
     torch.testing.assert_close(method.predict(among_nan).logits[2:], out.logits, rtol=0, atol=1e-4)
-
-
-def test_a_refused_image_leaves_no_trace(tower_kind: str) -> None:
-    clf = testing.small_classifier(tower_kind, dtype="float64")
-    method = ramen.create("clipartt", clf)
-    for images in stream(2, last=5):
-        bad = torch.cat([images[:2], torch.full_like(images[:1], torch.nan), images[2:]])
-        a, b = method.predict(bad), method.predict(images)
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
-
-
-def test_an_overflowing_image_does_not_cancel_the_steps(tower_kind: str) -> None:
-    """1e308 is a finite pixel, but not a finite activation: the batch adapts without it."""
-    clf = testing.small_classifier(tower_kind, dtype="float64")
-    method = ramen.create("clipartt", clf, iterations=3)
-    (images,) = stream(1, last=5, spreads=(1.0,))
-    bad = torch.cat([images[:2], torch.full_like(images[:1], 1e308), images[2:]])
-    a, b = method.predict(bad), method.predict(images)
-    assert a.fallback.tolist() == [False, False, True, False, False, False]
-    torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
-
-
-def test_a_batch_without_a_good_image_does_not_adapt() -> None:
-    method = ramen.create("clipartt", testing.small_classifier())
-    out = method.predict(torch.full((3, 3, 32, 32), torch.nan))
-    assert out.fallback.all()
-    torch.testing.assert_close(out.logits, out.zero_shot_logits)
-
-
-def test_it_says_what_it_lacks() -> None:
-    clf = ZeroShotClassifier(testing.small_tower(), torch.randn(3, 7, 16))
-    with pytest.raises(ValueError, match="method 'clipartt' writes prompts and needs a text encoder"):
-        ramen.create("clipartt", clf)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        ({"topk": 6}, ValueError, "topk must be between 1 and num_classes=5, got 6"),
-        ({"topk": 0}, ValueError, "topk must be between 1 and num_classes=5, got 0"),
-        ({"iterations": 0}, ValueError, "iterations must be at least 1, got 0"),
-        ({"lr": float("inf")}, ValueError, "lr must be finite and at least 0, got inf"),
-        ({"template": "a photo"}, ValueError, "templates must each have one {} for the class name"),
-        ({"cached_prompts": -1}, ValueError, "cached_prompts must be at least 0, got -1"),
-        ({"detach_targets": "no"}, TypeError, "detach_targets must be True or False, got str 'no'"),
-    ],
-)
-def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ramen.create("clipartt", testing.small_classifier(), **parameters)

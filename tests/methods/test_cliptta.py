@@ -9,13 +9,9 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.methods.cliptta import contrastive_entropy, entropy_of_mean
-from ramen.utils.pair_scores import pair_scores
-from tests.helpers.spoiled_batches import (
-    check_refused_images,
-    check_same_content,
-    check_unusable_batch_changes_nothing,
-)
+from ramen.utils.numerics import pair_scores
 from tests.oracles.mutable_model import CLASSES, SCALE, MutableModel, stream, use_batch_statistics
+from tests.oracles.mutable_model import compare as compare_answers
 
 QUICK = {"iterations": 3, "shots": 2, "sample": 7}
 
@@ -94,11 +90,7 @@ class Oracle(MutableModel):
 
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
-    for index, images in enumerate(batches):
-        out = method.predict(images)
-        torch.testing.assert_close(
-            out.logits, oracle.predict(images), rtol=0, atol=1e-6, msg=lambda m, i=index: f"batch {i}: {m}"
-        )
+    compare_answers(oracle, method, batches, 1e-6)
     content = method.content()
     assert content["labels"].tolist() == [item["label"] for item in oracle.memory]
     assert content["steps_taken"] == oracle.taken
@@ -123,6 +115,22 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     assert oracle.replaced > 3
     assert oracle.refused > 3
     assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("vit", {}), ("resnet", {}), ("vit", {"learn_from": "memory"})]
+)
+def test_images_of_the_memory_in_blocks_equal_a_mutable_model_that_takes_all(
+    kind: str, options: dict
+) -> None:
+    """Several classes in the memory, at most two images of it at a time in the encoder."""
+    settings = {**QUICK, **options}
+    clf = testing.bench.CountingClassifier(testing.small_classifier(kind, dtype="float64"))
+    method = ramen.create("cliptta", clf, **settings, images_at_once=2)
+    compare(Oracle(kind, **settings), method, stream(12, 4))
+    in_batches = {5, 4}
+    assert {size for size in clf.backwards if size not in in_batches} == {1, 2}
+    assert {size for size in clf.forwards if size not in in_batches} == {1, 2}
 
 
 def test_equals_a_mutable_model_with_its_own_settings() -> None:
@@ -157,55 +165,3 @@ def test_the_losses_by_hand() -> None:
     torch.testing.assert_close(entropy_of_mean(logits, usable), -(mean * mean.log()).sum())
     assert contrastive_entropy(logits[:1], usable[:1]) == 0
     assert contrastive_entropy(logits, torch.zeros(4, dtype=torch.bool)) == 0
-
-
-def test_published_settings_and_passes() -> None:
-    method = ramen.create("cliptta", testing.small_classifier(classes=120))
-    assert (method.shots, method.sample) == (16, 128)
-    assert "100 classes" in method.parameters.why["shots"]
-    assert method.passes() == (ramen.describe("cliptta").forwards, ramen.describe("cliptta").backwards)
-    counter = testing.bench.CountingClassifier(testing.small_classifier())
-    ramen.create("cliptta", counter).predict(stream(1)[0].float())
-    assert (len(counter.forwards), len(counter.backwards)) == (21, 20)
-
-
-def test_a_batch_without_usable_images_changes_nothing() -> None:
-    check_unusable_batch_changes_nothing(
-        ramen.create("cliptta", testing.small_classifier(), lr=1e-2, **QUICK)
-    )
-
-
-def test_the_seed_decides() -> None:
-    clf, batches = testing.small_classifier(), [batch.float() for batch in stream(4)]
-    found = []
-    for seed in (0, 0, 1):
-        method = ramen.create("cliptta", clf, **{**QUICK, "sample": 5}, seed=seed)
-        for images in batches:
-            method.predict(images)
-        found.append(method.content()["affine"])
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
-@pytest.mark.parametrize("bad", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad: float) -> None:
-    clf = testing.small_classifier()
-    settings = {**QUICK, "optimizer": "sgd", "lr": 1e-5}
-    with_bad, without = (ramen.create("cliptta", clf, **settings) for _ in range(2))
-    check_refused_images(with_bad, without, bad)
-    assert not torch.equal(without.content()["affine"], clf.encoder.base)
-    check_same_content(with_bad, without, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"iterations": 0}, "iterations must be at least 1, got 0"),
-        ({"shots": 0}, "shots must be at least 1, got 0"),
-        ({"sample": 0}, "sample must be at least 1, got 0"),
-        ({"learn_from": "batch"}, "learn_from must be one of 'both', 'memory'"),
-    ],
-)
-def test_bad_parameters(parameters: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ramen.create("cliptta", testing.small_classifier(), **parameters)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.utils.pair_scores import pair_scores
-from tests.helpers.spoiled_batches import check_refused_images, check_same_content
+from ramen.utils.numerics import pair_scores
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
+from tests.oracles.mutable_model import compare as compare_answers
 
 LOOSE = {"lr": 5e-4, "margin": 0.35, "plpd_threshold": 0.1}  # each filter keeps some images and drops others
 
@@ -92,11 +92,7 @@ class Oracle(MutableModel):
 
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
-    for index, images in enumerate(batches):
-        out = method.predict(images)
-        torch.testing.assert_close(
-            out.logits, oracle.predict(images), rtol=0, atol=1e-7, msg=lambda m, i=index: f"batch {i}: {m}"
-        )
+    compare_answers(oracle, method, batches, 1e-7)
     assert method.content()["seen"] == oracle.seen
 
 
@@ -184,43 +180,3 @@ def test_an_image_without_an_object_is_dropped() -> None:
         method.predict(plain)
     assert not torch.equal(kept.content()["affine"], clf.encoder.base)
     assert torch.equal(dropped.content()["affine"], clf.encoder.base)
-
-
-@pytest.mark.parametrize("transform", ["patch", "pixel"])
-def test_the_seed_decides(transform: str) -> None:
-    clf, batches = testing.small_classifier(), [batch.float() for batch in stream(4, 8)]
-    found = []
-    for seed in (0, 0, 1):
-        method = ramen.create("deyo", clf, **LOOSE, transform=transform, seed=seed)
-        for images in batches:
-            method.predict(images)
-        found.append(method.content()["affine"])
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
-@pytest.mark.parametrize("bad", [torch.nan, 1e38])
-@pytest.mark.parametrize("transform", ["patch", "pixel", "occlusion"])
-def test_a_refused_image_leaves_no_trace(bad: float, transform: str) -> None:
-    """Nor does it change how the images after it are shuffled."""
-    clf = testing.small_classifier()
-    with_bad, without = (ramen.create("deyo", clf, **LOOSE, transform=transform) for _ in range(2))
-    check_refused_images(with_bad, without, bad)
-    assert not torch.equal(without.content()["affine"], clf.encoder.base)
-    check_same_content(with_bad, without, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"plpd_threshold": -2}, "plpd_threshold must be finite and at least -1"),
-        ({"transform": "blur"}, "transform must be one of 'patch', 'pixel', 'occlusion', got 'blur'"),
-        ({"patches": 33}, "patches must be between 1 and 32, got 33"),
-        ({"frozen": "all"}, "frozen must be one of"),
-        ({"optimizer": "adamw"}, "optimizer must be one of"),
-        ({"loss": "opinion"}, "loss must be one of"),
-    ],
-)
-def test_bad_parameters(parameters: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ramen.create("deyo", testing.small_classifier(), **parameters)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import testing
-from tests.helpers.spoiled_batches import check_refused_images, check_same_content
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
+from tests.oracles.mutable_model import compare as compare_answers
 
 LOOSE = {"lr": 5e-4, "margin": 0.35, "redundancy": 0.5}  # each filter keeps some images and drops others
 
@@ -86,11 +86,7 @@ class Oracle(MutableModel):
 
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
-    for index, images in enumerate(batches):
-        out = method.predict(images)
-        torch.testing.assert_close(
-            out.logits, oracle.predict(images), rtol=0, atol=1e-7, msg=lambda m, i=index: f"batch {i}: {m}"
-        )
+    compare_answers(oracle, method, batches, 1e-7)
     if oracle.current is not None:
         torch.testing.assert_close(method.content()["probabilities"], oracle.current, rtol=0, atol=1e-8)
 
@@ -192,17 +188,16 @@ def test_source_images_that_are_not_finite_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "options", "error", "message"),
+    ("images", "options", "named"),
     [
-        ([1], {}, TypeError, "images must be a tensor"),
-        (torch.zeros(0, 3, 32, 32), {}, ValueError, "images must hold at least one image"),
-        (torch.zeros(2, 3, 32, 32) - 1, {"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+        ([1], {}, "images"),
+        (torch.zeros(0, 3, 32, 32), {}, "images"),
+        (torch.zeros(2, 3, 32, 32), {"batch_size": 0}, "batch_size"),
     ],
 )
-def test_bad_source_images(images: object, options: dict, error: type[Exception], message: str) -> None:
-    method = ramen.create("eata", testing.small_classifier())
-    with pytest.raises(error, match=message):
-        method.remember_source(images, **options)
+def test_bad_source_images(images: object, options: dict, named: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=named):
+        ramen.create("eata", testing.small_classifier()).remember_source(images, **options)
 
 
 # -- by hand ----------------------------------------------------------------------------------------
@@ -249,22 +244,17 @@ def test_the_first_mean_of_probabilities_is_that_of_the_kept_images() -> None:
     torch.testing.assert_close(method.content()["probabilities"], p[kept].mean(0))
 
 
-def test_frequent_classes_count_less() -> None:
-    """Twice as frequent, half as much; the mean weight of a batch is 1."""
-    method = ramen.create("eata", testing.small_classifier(dtype="float64"), class_balance=0.95)
-    method.frequencies = torch.tensor([0.4, 0.2, 0.2, 0.1, 0.1], dtype=torch.float64)
-    logits = torch.eye(5, dtype=torch.float64)[[0, 1, 1, 4, 2]]
-    usable = torch.tensor([True, True, True, True, False])
-    weights = method._class_weights(logits, usable)
-    assert weights.tolist() == pytest.approx([4 * w / 22.5 for w in (2.5, 5, 5, 10, 0)])
-
-
 def test_a_class_that_was_never_predicted_has_a_finite_weight() -> None:
-    method = ramen.create("eata", testing.small_classifier(), class_balance=0.95)
-    method.frequencies = torch.tensor([1.0, 0, 0, 0, 0])
-    weights = method._class_weights(torch.eye(5), torch.ones(5, dtype=torch.bool))
-    assert weights.isfinite().all()
-    assert weights.mean() == pytest.approx(1)
+    method = ramen.create(
+        "eata", testing.small_classifier(), **{**LOOSE, "margin": 1.0, "class_balance": 0.95}
+    )
+    state = method.state_dict()
+    method.load_state_dict({**state, "content.frequencies": torch.tensor([1.0, 0, 0, 0, 0])})
+    for images in stream(2, 8):
+        method.predict(images.float())
+    content = method.content()
+    assert not torch.equal(content["affine"], state["content.affine"])
+    assert all(tensor.isfinite().all() for tensor in content.values())
 
 
 def test_full_resets_come_after_batches_with_a_usable_image() -> None:
@@ -278,45 +268,3 @@ def test_full_resets_come_after_batches_with_a_usable_image() -> None:
     assert not torch.equal(method.content()["frequencies"], fresh["frequencies"])
     method.predict(images)
     assert all(torch.equal(fresh[name], tensor) for name, tensor in method.content().items())
-
-
-@pytest.mark.parametrize("bad", [torch.nan, 1e38])
-@pytest.mark.parametrize("class_balance", [0.0, 0.9])
-def test_a_refused_image_leaves_no_trace(bad: float, class_balance: float) -> None:
-    clf = testing.small_classifier()
-    settings = {**LOOSE, "class_balance": class_balance}
-    with_bad, without = (ramen.create("eata", clf, **settings) for _ in range(2))
-    check_refused_images(with_bad, without, bad)
-    check_same_content(with_bad, without, atol=1e-5)
-
-
-# -- parameters -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("classes", "expected", "known"),
-    [(2, 0.4, "10"), (10, 0.4, "10"), (100, 0.1, "100"), (126, 0.1, "100"), (1000, 0.05, "1,000")],
-)
-def test_redundancy_is_chosen_by_the_number_of_classes(classes: int, expected: float, known: str) -> None:
-    method = ramen.create("eata", testing.small_classifier(classes=classes))
-    assert method.parameters["redundancy"] == expected
-    assert method.parameters.why["redundancy"] == f"the published one for about {known} classes"
-    given = ramen.create("eata", testing.small_classifier(classes=classes), redundancy=0.3)
-    assert given.redundancy == 0.3
-    assert not given.parameters.why
-
-
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        ({"redundancy": "none"}, TypeError, "redundancy must be a number"),
-        ({"fisher": -1}, ValueError, "fisher must be finite and at least 0"),
-        ({"reset_every": 1.5}, TypeError, "reset_every must be a whole number"),
-        ({"class_balance": 1}, ValueError, "class_balance must be at least 0 and below 1, got 1"),
-        ({"optimizer": "adamw"}, ValueError, "optimizer must be one of"),
-        ({"loss": "opinion"}, ValueError, "loss must be one of"),
-    ],
-)
-def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ramen.create("eata", testing.small_classifier(), **parameters)

@@ -5,7 +5,7 @@ import torch
 
 import ramen
 from ramen import testing
-from ramen.methods._steps import joint_gradient, refuse_overflowing
+from ramen.methods._passes import joint_gradient, refuse_overflowing
 
 FEW = {"watt": {"rounds": 1, "steps": 1}, "clipartt": {"iterations": 2}, "mint": {}}
 

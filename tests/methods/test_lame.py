@@ -1,14 +1,13 @@
 """LAME against its formulas, image by image in numpy."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 import ramen
 from ramen import testing
-from tests.helpers.embedding_streams import check_refused_images, classifier_of, stream, tower_features, unit
+from tests.helpers.embedding_streams import classifier_of, stream, tower_features, unit
+from tests.helpers.passes import answer_of
 
 SCALE = 30.0
 
@@ -113,39 +112,13 @@ def test_one_round_by_hand() -> None:
     embeddings = torch.cat([z, torch.zeros(3, 14)], 1).double()
     method = ramen.create("lame", clf, affinity="neighbours", neighbours=1, rounds=1)
     every = torch.ones(3, dtype=torch.bool)
-    answer = method.from_embeddings(embeddings, every)
+    answer = answer_of(method, embeddings, every)
     p = torch.softmax(2.0 * z.double(), 1)
     expected = torch.stack([p[0].log() + p[1], p[1].log() + p[2], p[2].log() + p[1]]).log_softmax(1)
     torch.testing.assert_close(answer.logits, expected, rtol=0, atol=1e-8)
-    without = method.from_embeddings(embeddings, torch.tensor([True, True, False]))
+    without = answer_of(method, embeddings, torch.tensor([True, True, False]))
     expected = torch.stack([p[0].log() + p[1], p[1].log() + p[0]]).log_softmax(1)
     torch.testing.assert_close(without.logits[:2], expected, rtol=0, atol=1e-8)
-
-
-@pytest.mark.parametrize("bad_pixel", [torch.nan, 1e38])
-@pytest.mark.parametrize("affinity", ["kernel", "neighbours", "linear"])
-def test_a_refused_image_counts_for_nobody(bad_pixel: float, affinity: str) -> None:
-    check_refused_images("lame", bad_pixel, affinity=affinity, neighbours=3)
-
-
-def test_parameters() -> None:
-    clf = testing.small_classifier()
-    assert ramen.describe("lame").defaults == {
-        "affinity": "kernel",
-        "neighbours": 5,
-        "rounds": 100,
-        "tolerance": 1e-8,
-        "seed": 0,
-    }
-    wrong: list[tuple[dict, str]] = [
-        ({"affinity": "rbf"}, "affinity must be one of 'kernel', 'neighbours', 'linear', got 'rbf'"),
-        ({"neighbours": 0}, "neighbours must be at least 1, got 0"),
-        ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"tolerance": math.nan}, "tolerance must be finite and at least 0, got nan"),
-    ]
-    for parameters, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            ramen.create("lame", clf, **parameters)
 
 
 def test_a_large_tolerance_stops_at_once() -> None:

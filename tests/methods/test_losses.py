@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ramen.methods._contrastive import contrastive_loss
-from ramen.methods._opinion_entropy import opinion_entropy
-from ramen.methods._steps import entropy, mean_entropy
+from ramen.methods._losses import entropy, mean_entropy, opinion_entropy
 
 
 def test_entropy_is_minus_sum_p_ln_p() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.memory.class_means import ClassMeans
+from ramen.methods.mint import ClassMeans
 from tests.oracles.contrastive_methods import stream
 from tests.oracles.mutable_model import SCALE, AdamModel, use_batch_statistics
 
@@ -84,14 +84,6 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
         assert torch.equal(out.zero_shot_logits, clf.logits(clf.encode(images)))
 
 
-def test_the_record_is_true() -> None:
-    info = ramen.describe("mint")
-    assert (info.forwards, info.backwards) == (2, 1)
-    assert info.defaults == {"lr": 5e-3, "prior": math.inf, "statistics": "source", "seed": 0}
-    for word in ("BatchNorm", "Ramen paper", "Mint's code", "decided here"):
-        assert word in str(info)
-
-
 def test_a_table_of_insertions() -> None:
     means = ClassMeans.empty(torch.zeros(3, 2))
     batches = [  # embeddings, labels, usable
@@ -163,75 +155,3 @@ def test_a_class_that_was_never_predicted_keeps_its_text_embedding() -> None:
     text = clf.class_embeddings[seen][0]
     row = torch.nn.functional.normalize(text / 7 + mean * 6 / 7, dim=0)
     torch.testing.assert_close(out.logits[:, seen][:, 0], SCALE * clf.encode(images) @ row, rtol=0, atol=1e-9)
-
-
-def test_a_refused_image_leaves_no_trace(tower_kind: str) -> None:
-    clf = testing.small_classifier(tower_kind, dtype="float64")
-    with_bad, without = (ramen.create("mint", clf, prior=20.0) for _ in range(2))
-    for images in stream(3, last=5):
-        bad = torch.cat([images[:2], torch.full_like(images[:1], torch.nan), images[2:]])
-        a, b = with_bad.predict(bad), without.predict(images)
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
-    before = with_bad.content()
-    for name, tensor in without.content().items():
-        torch.testing.assert_close(before[name], tensor, rtol=0, atol=1e-12)
-    assert with_bad.predict(torch.full((2, 3, 32, 32), torch.nan)).fallback.all()
-    assert all(torch.equal(with_bad.content()[name], before[name]) for name in before)
-
-
-def test_an_overflowing_image_leaves_no_trace(tower_kind: str) -> None:
-    """1e308 is a finite pixel, but not a finite activation."""
-    clf = testing.small_classifier(tower_kind, dtype="float64")
-    with_bad, without = (ramen.create("mint", clf) for _ in range(2))
-    for images in stream(3, last=5):
-        bad = torch.cat([images[:2], torch.full_like(images[:1], 1e308), images[2:]])
-        a, b = with_bad.predict(bad), without.predict(images)
-        assert a.fallback.tolist() == [False, False, True, False, False, False]
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-8)
-    assert torch.equal(with_bad.content()["before_counts"], without.content()["before_counts"])
-    torch.testing.assert_close(with_bad.content()["gradient"], without.content()["gradient"])
-
-
-def test_the_state_is_in_full_precision() -> None:
-    for dtype, expected in (("bfloat16", torch.float32), ("float64", torch.float64)):
-        method = ramen.create("mint", testing.small_classifier(dtype=dtype))
-        method.predict(torch.randn(3, 3, 32, 32))
-        floats = {t.dtype for t in method.content().values() if t.is_floating_point()}
-        assert floats == {expected}
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("before_sums", torch.full((5, 16), torch.nan), "before_sums in the state must be finite"),
-        ("after_counts", torch.tensor([1, 1, -1, 1, 1]), "after_counts in the state must be at least 0"),
-        ("after_sums", torch.zeros(4, 16), r"after_sums in the state must be torch.float32 of shape \(5, 16"),
-        ("batches", torch.tensor(-1), "batches in the state must be at least 0"),
-        ("gradient", torch.zeros(3), "gradient in the state must be torch.float32 of shape"),
-        ("more", torch.zeros(3), "mint's state must hold after_counts, .* got"),
-    ],
-)
-def test_a_damaged_state_is_refused_and_changes_nothing(name: str, value: Tensor, message: str) -> None:
-    clf = testing.small_classifier()
-    source, method = ramen.create("mint", clf), ramen.create("mint", clf)
-    source.predict(torch.randn(4, 3, 32, 32))
-    method.predict(torch.randn(4, 3, 32, 32))
-    kept = method.content()
-    with pytest.raises(ValueError, match=message):
-        method.load_state_dict({**source.state_dict(), f"content.{name}": value})
-    assert all(torch.equal(method.content()[key], kept[key]) for key in kept)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        ({"lr": -1}, ValueError, "lr must be finite and at least 0, got -1"),
-        ({"prior": 0}, ValueError, "prior must be finite and above 0, got 0"),
-        ({"prior": -math.inf}, ValueError, "prior must be finite and above 0, got -inf"),
-        ({"prior": math.nan}, ValueError, "prior must be finite and above 0, got nan"),
-        ({"prior": "inf"}, TypeError, "prior must be a number, got str 'inf'"),
-    ],
-)
-def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ramen.create("mint", testing.small_classifier(), **parameters)

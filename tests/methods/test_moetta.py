@@ -8,13 +8,8 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import testing
-from ramen.methods.moetta import Routing
-from tests.helpers.spoiled_batches import (
-    check_refused_images,
-    check_same_content,
-    check_unusable_batch_changes_nothing,
-)
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
+from tests.oracles.mutable_model import compare as compare_answers
 
 QUICK = {"lr": 1e-3, "experts": 3}
 
@@ -124,11 +119,7 @@ class Oracle(MutableModel):
 
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
-    for index, images in enumerate(batches):
-        out = method.predict(images)
-        torch.testing.assert_close(
-            out.logits, oracle.predict(images), rtol=0, atol=1e-6, msg=lambda m, i=index: f"batch {i}: {m}"
-        )
+    compare_answers(oracle, method, batches, 1e-6)
     torch.testing.assert_close(method.content()["mixture"], oracle.flat(), rtol=0, atol=1e-6)
     assert method.content()["mean_entropy"].item() == pytest.approx(sum(oracle.means) / len(oracle.means))
 
@@ -176,69 +167,3 @@ def test_at_first_it_is_zero_shot_and_later_experts_differ() -> None:
     out = method.predict(images)
     torch.testing.assert_close(out.logits, out.zero_shot_logits, rtol=0, atol=1e-4)
     assert not torch.allclose(method.predict(images).logits, out.logits, atol=1e-4)
-
-
-def test_the_choice_by_hand() -> None:
-    """Two experts of a layer with one weight and one bias: the sign of its input decides."""
-    layer = next(iter(ramen.create("moetta", testing.small_classifier(), experts=2)._layers.values()))
-    layer = type(layer)(start=1, size=2, inputs=1)
-    mixture = torch.tensor([9.0, 1, 2, 3, 4, 5, -5, 0, 0], requires_grad=True)
-    routing = Routing({"norm": layer}, mixture, 2)
-    found = routing.choose("norm", torch.tensor([[1.0], [-2.0]]))
-    assert found.tolist() == [[1, 2], [3, 4]]
-    assert routing.chosen[0].tolist() == [0, 1]
-    p = 1 / (1 + math.exp(-10))
-    torch.testing.assert_close(routing.probabilities[0][0], torch.tensor([p, 1 - p]))
-    assert routing.choose("another", torch.zeros(2, 1)) is None
-    found[0, 0].backward()
-    # d (r / stop r) = (1 - r) d logit, for the chosen expert's own logit, times its offset.
-    assert mixture.grad[5].item() == pytest.approx(1 - p, rel=1e-2)
-    assert mixture.grad[1].item() == pytest.approx(1)
-    assert mixture.grad[0].item() == mixture.grad[3].item() == 0
-
-
-def test_frozen_layers_have_no_experts(tower_kind: str) -> None:
-    clf = testing.small_classifier(tower_kind)
-    names = list(dict.fromkeys(piece.layer for piece in clf.encoder.layout))
-    method = ramen.create("moetta", clf, frozen=2, experts=3)
-    assert list(method._layers) == names[2:]
-    sizes = {name: sum(p.stop - p.start for p in clf.encoder.layout if p.layer == name) for name in names}
-    expected = sum(3 * (sizes[name] + sizes[name] // 2 + 1) for name in names[2:])
-    assert len(method.content()["mixture"]) == expected
-
-
-def test_a_batch_without_usable_images_changes_nothing() -> None:
-    check_unusable_batch_changes_nothing(ramen.create("moetta", testing.small_classifier(), **QUICK))
-
-
-def test_the_seed_decides() -> None:
-    clf, batches = testing.small_classifier(), [batch.float() for batch in stream(3)]
-    found = []
-    for seed in (0, 0, 1):
-        method = ramen.create("moetta", clf, **QUICK, seed=seed)
-        found.append([method.predict(images).logits for images in batches][-1])
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
-@pytest.mark.parametrize("bad", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad: float) -> None:
-    clf = testing.small_classifier()
-    with_bad, without = (ramen.create("moetta", clf, **{**QUICK, "lr": 1e-4}) for _ in range(2))
-    start = without.content()["mixture"]
-    check_refused_images(with_bad, without, bad)
-    assert not torch.equal(without.content()["mixture"], start)
-    check_same_content(with_bad, without, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"experts": 0}, "experts must be at least 1, got 0"),
-        ({"frozen": 99}, "frozen must be between 0 and norm layers - 1=5, got 99"),
-        ({"balance": -1.0}, "balance must be finite and at least 0"),
-    ],
-)
-def test_bad_parameters(parameters: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ramen.create("moetta", testing.small_classifier(), **parameters)

@@ -7,7 +7,6 @@ import torch
 import ramen
 from ramen import testing
 from tests.helpers.embedding_streams import classifier_of, stream, unit
-from tests.oracles import view_methods
 from tests.oracles.view_methods import SCALE, solve, view_embeddings
 
 DEFAULTS = {"affinity_weight": 4.0, "entropy_weight": 0.2, "neighbours": 0.3, "rounds": 5}
@@ -118,26 +117,3 @@ def test_one_view_is_the_image() -> None:
     clf = testing.small_classifier(dtype="float64")
     out = ramen.create("mta", clf, views=1).predict(stream(1)[0])
     torch.testing.assert_close(out.logits, out.zero_shot_logits)
-
-
-def test_batches_order_and_bad_images_change_nothing() -> None:
-    view_methods.check_no_trace("mta")
-
-
-def test_the_record_is_true() -> None:
-    view_methods.check_passes("mta")
-
-
-def test_one_class() -> None:
-    view_methods.check_one_class("mta")
-
-
-def test_parameters() -> None:
-    wrong: list[tuple[dict, str]] = [
-        ({"affinity_weight": -1}, "affinity_weight must be finite and at least 0, got -1"),
-        ({"entropy_weight": 0}, "entropy_weight must be finite and above 0, got 0"),
-        ({"neighbours": 0}, "neighbours must be finite and above 0, got 0"),
-        ({"neighbours": 2}, "neighbours must be at most 1, got 2"),
-        ({"rounds": 0}, "rounds must be at least 1, got 0"),
-    ]
-    view_methods.check_parameters("mta", DEFAULTS, wrong)

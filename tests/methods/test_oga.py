@@ -7,7 +7,8 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from tests.helpers.embedding_streams import check_refused_images, classifier_of, stream, tower_features, unit
+from tests.helpers.embedding_streams import classifier_of, stream, tower_features, unit
+from tests.helpers.passes import answer_of
 
 SCALE = 30.0
 
@@ -99,7 +100,7 @@ def test_before_there_is_a_covariance() -> None:
     for place in range(2):
         if place:
             means[0] = z.mean(0)
-        answer = method.from_embeddings(z[place : place + 1], every(z[:1]))
+        answer = answer_of(method, z[place : place + 1], every(z[:1]))
         g = -16 * (z[place] - means).square().sum(1) / 2
         expected = (50 * clf.class_embeddings @ z[place] + tau * g).softmax(0)
         torch.testing.assert_close(answer.logits[0].softmax(0), expected)
@@ -109,7 +110,7 @@ def test_equal_images_say_nothing() -> None:
     """Their covariance is 0, and so is its pseudo-inverse."""
     clf = classifier_of(torch.eye(2, 16))
     z = plane((1.0, 0.2)).repeat(3, 1)
-    answer = ramen.create("oga", clf).from_embeddings(z, every(z))
+    answer = answer_of(ramen.create("oga", clf), z, every(z))
     torch.testing.assert_close(answer.logits, clf.logits(z))
 
 
@@ -119,35 +120,13 @@ def test_images_in_a_plane() -> None:
     angles = torch.linspace(-0.6, 2.1, 80)
     z = plane(*zip(angles.cos().tolist(), angles.sin().tolist(), strict=True))
     method = ramen.create("oga", clf, capacity=80)
-    method.from_embeddings(z, every(z))
+    answer_of(method, z, every(z))
     oracle = PublishedOGA(clf.class_embeddings.numpy(), 80, 0.05, "count", 30.0)
     oracle.answer(z.numpy())
     assert oracle.regularised is False
-    answer = method.from_embeddings(z[:5], every(z[:5]))
+    answer = answer_of(method, z[:5], every(z[:5]))
     expected = torch.from_numpy(oracle.answer(z[:5].numpy()))
     torch.testing.assert_close(answer.logits.softmax(1), expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("bad_pixel", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad_pixel: float) -> None:
-    check_refused_images("oga", bad_pixel, capacity=3)
-
-
-def test_parameters() -> None:
-    clf = testing.small_classifier()
-    assert ramen.describe("oga").defaults == {"capacity": 8, "tau": 0.05, "divide_by": "count", "seed": 0}
-    state = ramen.create("oga", clf, capacity=3).state_dict()
-    with pytest.raises(ValueError, match="capacity is 3 there and 8 here"):
-        ramen.create("oga", clf).load_state_dict(state)
-    ramen.create("oga", clf, capacity=3, tau=0.5, divide_by="capacity").load_state_dict(state)
-    wrong: list[tuple[dict, str]] = [
-        ({"capacity": 0}, "capacity must be at least 1, got 0"),
-        ({"tau": -1}, "tau must be finite and at least 0, got -1"),
-        ({"divide_by": "n"}, "divide_by must be one of 'count', 'capacity', got 'n'"),
-    ]
-    for parameters, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            ramen.create("oga", clf, **parameters)
 
 
 def test_a_step_is_recorded_unless_the_host_may_have_to_choose_the_inverse() -> None:

@@ -1,12 +1,13 @@
 """A method serves one thread at a time: a second one is told so, and the stream stays what it was."""
 
 import copy
+import pickle
 import threading
 
 import pytest
 import torch
 
-from tests.serve.store.streams import assert_same_state, batches, make
+from tests.state.streams import assert_same_state, batches, make
 
 CALLS = {
     "predict": lambda method: method.predict(batches(5, seed=1)[0]),
@@ -68,3 +69,8 @@ def test_a_copy_has_a_guard_of_its_own():
         thread.start()
         thread.join()
     assert other.images_seen == 5
+
+
+def test_a_method_is_not_pickled() -> None:
+    with pytest.raises(TypeError, match=r"method\.save"):
+        pickle.dumps(make("tent"))

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from tests.helpers.embedding_streams import check_refused_images, classifier_of, stream, tower_features
+from tests.helpers.embedding_streams import classifier_of, stream, tower_features
+from tests.helpers.passes import answer_of
 
 SCALE = 30.0
 SETTINGS = {
@@ -71,16 +72,6 @@ def test_equals_the_published_algorithm(changes: dict, tower_kind: str) -> None:
     assert int(method.learned) == 180
 
 
-def test_answers_do_not_depend_on_how_the_stream_is_cut() -> None:
-    clf = testing.small_classifier(dtype="float64")
-    images = torch.cat(stream(5))
-    expected = ramen.create("onzeta", clf, horizon=20).predict(images).logits
-    for size in (1, 4, 40):  # a batch of 45 is more than is followed at a time
-        method = ramen.create("onzeta", clf, horizon=20)
-        logits = torch.cat([method.predict(part).logits for part in images.split(size)])
-        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-8)
-
-
 def test_single_precision_is_enough() -> None:
     """Following the proxies through the images of a large batch loses little against doubles."""
     images = torch.cat(stream(8))
@@ -94,7 +85,7 @@ def test_the_first_images_by_hand() -> None:
     clf = classifier_of(torch.eye(2, 16), scale=10.0)
     method = ramen.create("onzeta", clf)
     z = torch.eye(2, 16)[[0, 0]].double()
-    first, second = method.from_embeddings(z, torch.ones(2, dtype=torch.bool)).logits.exp()
+    first, second = answer_of(method, z, torch.ones(2, dtype=torch.bool)).logits.exp()
     sure = 1 / (1 + math.exp(-10.0))
     share = 0.4 * math.sqrt(1 / 10_000)
     warm = 1 / (1 + math.exp(-2.5))
@@ -116,29 +107,3 @@ def test_from_the_horizon_on_the_share_stays() -> None:
     warm = (out.zero_shot_logits / 4).softmax(1)
     share = torch.tensor([0.5 * min(1, math.sqrt(t / 4)) for t in range(1, 10)], dtype=torch.float64)[:, None]
     torch.testing.assert_close(out.logits.exp(), (1 - share) * text + share * warm)
-
-
-@pytest.mark.parametrize("bad_pixel", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad_pixel: float) -> None:
-    check_refused_images("onzeta", bad_pixel, horizon=20)
-
-
-def test_parameters() -> None:
-    clf = testing.small_classifier()
-    assert ramen.describe("onzeta").defaults == SETTINGS | {"seed": 0}
-    method = ramen.create("onzeta", clf)
-    method.predict(stream(1)[0].float())
-    state = method.state_dict()
-    with pytest.raises(ValueError, match="prior in the state must"):
-        method.load_state_dict(state | {"content.prior": state["content.prior"] - 1e3})
-    wrong: list[tuple[dict, str]] = [
-        ({"proxy_share": 1.5}, "proxy_share must be at most 1, got 1.5"),
-        ({"horizon": 0}, "horizon must be at least 1, got 0"),
-        ({"proxy_lr": -1}, "proxy_lr must be finite and at least 0, got -1"),
-        ({"prior_lr": -1}, "prior_lr must be finite and at least 0, got -1"),
-        ({"balance": 2}, "balance must be at most 1, got 2"),
-        ({"temperature": 0}, "temperature must be finite and above 0, got 0"),
-    ]
-    for parameters, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            ramen.create("onzeta", clf, **parameters)

@@ -10,12 +10,8 @@ import ramen
 from ramen import testing
 from ramen.images.augment import draw
 from ramen.images.preprocess import CLIP_MEAN, CLIP_STD
-from tests.helpers.spoiled_batches import (
-    check_refused_images,
-    check_same_content,
-    check_unusable_batch_changes_nothing,
-)
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
+from tests.oracles.mutable_model import compare as compare_answers
 from tests.oracles.torchvision_augment import augment_without_noise_with_torchvision
 
 
@@ -109,11 +105,7 @@ class Oracle(MutableModel):
 
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
-    for index, images in enumerate(batches):
-        out = method.predict(images)
-        torch.testing.assert_close(
-            out.logits, oracle.predict(images), rtol=0, atol=1e-7, msg=lambda m, i=index: f"batch {i}: {m}"
-        )
+    compare_answers(oracle, method, batches, 1e-7)
     torch.testing.assert_close(method.content()["probabilities"], oracle.q, rtol=0, atol=1e-10)
     assert method.content()["seen"] == oracle.seen
 
@@ -194,60 +186,6 @@ def test_the_filter_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     next_variance = 0.99**2 * variance + 0.005
     stays = max(0.995 / (next_variance + 0.995), 0.89)
     assert variance == pytest.approx(stays * next_variance, rel=1e-3)  # it has settled
-
-
-def test_the_prior_by_hand() -> None:
-    """Two images of one class among five: the prior of that class is the largest, and never 0 or 1."""
-    method = ramen.create("roid", testing.small_classifier(dtype="float64"))
-    logits = torch.tensor([[60.0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
-    corrected = method._corrected(logits, logits.softmax(1).mean(0), torch.tensor(2))
-    smoothing = 0.5
-    own, other = (1 + smoothing) / (1 + 5 * smoothing), smoothing / (1 + 5 * smoothing)
-    expected = torch.tensor([60 + math.log(own)] + [math.log(other)] * 4, dtype=torch.float64)
-    torch.testing.assert_close(corrected[0], expected)
-
-
-def test_a_batch_without_usable_images_changes_nothing() -> None:
-    check_unusable_batch_changes_nothing(
-        ramen.create("roid", testing.small_classifier(), lr=1e-2, filter="kalman")
-    )
-
-
-def test_the_seed_decides() -> None:
-    clf, batches = testing.small_classifier(), [batch.float() for batch in stream(3, 8)]
-    found = []
-    for seed in (0, 0, 1):
-        method = ramen.create("roid", clf, lr=1e-2, seed=seed)
-        for images in batches:
-            method.predict(images)
-        found.append(method.content()["affine"])
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
-@pytest.mark.parametrize("bad", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad: float) -> None:
-    clf = testing.small_classifier()
-    with_bad, without = (ramen.create("roid", clf, lr=1e-3) for _ in range(2))
-    check_refused_images(with_bad, without, bad)
-    assert not torch.equal(without.content()["affine"], clf.encoder.base)
-    check_same_content(with_bad, without, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"temperature": 0}, "temperature must be finite and above 0, got 0"),
-        ({"source_share": 1.5}, "source_share must be between 0 and 1, got 1.5"),
-        ({"prior": "probabilities"}, "prior must be one of 'log', 'logits', 'off'"),
-        ({"filter": "momentum"}, "filter must be one of 'fixed', 'kalman'"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"mean": (0.5, 0.5, 0.5)}, "mean and std must be given together"),
-    ],
-)
-def test_bad_parameters(parameters: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ramen.create("roid", testing.small_classifier(), **parameters)
 
 
 def test_unknown_normalisation_is_refused() -> None:

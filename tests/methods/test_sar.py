@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import AffineEncoder, testing
-from ramen.methods._frozen_layers import trained_part
+from ramen.methods._optim import trained_part
 from tests.oracles.mutable_model import CLASSES, MutableModel, stream, use_batch_statistics
 
 
@@ -273,28 +273,6 @@ def test_frozen_needs_names_that_it_knows(tower: nn.Module) -> None:
 # -- the rest ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad: float) -> None:
-    clf = testing.small_classifier()
-    settings = {"lr": 5e-3, "margin": 0.8}
-    with_bad, without = (ramen.create("sar", clf, **settings) for _ in range(2))
-    for images in (batch.float() for batch in stream(4)):
-        spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
-        a, b = with_bad.predict(spoiled), without.predict(images)
-        assert a.fallback.tolist() == [False, False, True, False, False, False]
-        torch.testing.assert_close(a.logits[[0, 1, 3, 4, 5]], b.logits, rtol=0, atol=1e-3)
-    torch.testing.assert_close(with_bad.content()["affine"], without.content()["affine"])
-    torch.testing.assert_close(with_bad.content()["average"], without.content()["average"], rtol=0, atol=1e-5)
-
-
-def test_passes_an_image() -> None:
-    counter = testing.CountingClassifier(testing.small_classifier())
-    method = ramen.create("sar", counter)
-    for images in stream(3):
-        method.predict(images.float())
-    assert (counter.forwards, counter.backwards) == ([5] * 6, [5] * 6)
-
-
 def test_reset_forgets_average_and_count() -> None:
     method = ramen.create("sar", testing.small_classifier(), margin=1.0, reset_below=10.0)
     method.predict(stream(1)[0].float())
@@ -302,48 +280,3 @@ def test_reset_forgets_average_and_count() -> None:
     method.reset()
     assert method.resets == 0
     assert not method.content()["started"]
-
-
-def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
-    method = ramen.create("sar", testing.small_classifier(), margin=1.0, lr=1e-2)
-    method.predict(stream(1)[0].float())
-    good = method.state_dict()
-    for name, value in {
-        "affine": torch.full_like(good["content.affine"], torch.inf),
-        "average": torch.tensor(torch.nan),
-        "started": torch.tensor(1),
-        "resets": torch.tensor(-1),
-    }.items():
-        with pytest.raises(ValueError, match="in the state must be"):
-            method.load_state_dict({**good, f"content.{name}": value})
-    with pytest.raises(ValueError, match="sar's state must hold affine, average, resets, started, got"):
-        method.load_state_dict({**good, "content.more": torch.zeros(1)})
-    assert all(torch.equal(good[name], tensor) for name, tensor in method.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
-        ({"rho": -0.1}, ValueError, "rho must be finite and at least 0"),
-        ({"margin": "0.4"}, TypeError, "margin must be a number"),
-        ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1, got 1.5"),
-        ({"sgd_momentum": 1}, ValueError, "sgd_momentum must be at least 0 and below 1, got 1"),
-        ({"optimizer": "adamw"}, ValueError, "optimizer must be one of 'sign', 'sgd', 'adam', got 'adamw'"),
-        ({"loss": "opinion"}, ValueError, "loss must be one of 'entropy', 'come', got 'opinion'"),
-        ({"reset_below": -1}, ValueError, "reset_below must be finite and at least 0"),
-        ({"frozen": "all"}, ValueError, "frozen must be one of 'none', 'top', got 'all'"),
-        ({"clear_average": 1}, TypeError, "clear_average must be True or False"),
-    ],
-)
-def test_bad_parameters(parameters: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ramen.create("sar", testing.small_classifier(), **parameters)
-
-
-def test_the_record_tells_both_readings() -> None:
-    record = ramen.describe("sar")
-    assert record.defaults["frozen"] == "none"
-    assert record.defaults["clear_average"] is False
-    assert (record.defaults["lr"], record.defaults["margin"], record.defaults["rho"]) == (2e-5, 0.4, 0.05)
-    assert "frozen='top'" in str(record)
-    assert "clear_average=True" in str(record)

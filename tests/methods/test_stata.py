@@ -7,7 +7,8 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from tests.helpers.embedding_streams import check_refused_images, classifier_of, stream, tower_features, unit
+from tests.helpers.embedding_streams import classifier_of, stream, tower_features, unit
+from tests.helpers.passes import answer_of
 
 SCALE = 30.0
 SETTINGS = {"rounds": 10, "steps": 5, "neighbours": 3, "density_weight": 0.02, "anchor": 1.0}
@@ -101,7 +102,7 @@ def test_a_single_image() -> None:
 
 
 def solve(clf: ramen.ZeroShotClassifier, z: Tensor, **settings: float) -> Tensor:
-    return ramen.create("stata", clf, **settings).from_embeddings(z, torch.ones(len(z)).bool()).logits
+    return answer_of(ramen.create("stata", clf, **settings), z, torch.ones(len(z)).bool()).logits
 
 
 def test_classes_without_any_weight_keep_their_text() -> None:
@@ -133,11 +134,6 @@ def test_a_duplicate_is_a_neighbour_and_an_image_itself_is_not() -> None:
     torch.testing.assert_close(logits, expected)
 
 
-@pytest.mark.parametrize("bad_pixel", [torch.nan, 1e38])
-def test_a_refused_image_counts_for_nobody(bad_pixel: float) -> None:
-    check_refused_images("stata", bad_pixel)
-
-
 def test_single_precision_is_enough() -> None:
     """Densities by matrix products, with many images per class and small variances."""
     generator = torch.Generator().manual_seed(0)
@@ -147,18 +143,3 @@ def test_single_precision_is_enough() -> None:
     single = ramen.ZeroShotClassifier(testing.small_tower(), text, 100.0)
     exact, found = solve(classifier_of(text, 100.0), z.double()), solve(single, z)
     torch.testing.assert_close(found.softmax(1).double(), exact.softmax(1), rtol=0, atol=1e-3)
-
-
-def test_parameters() -> None:
-    clf = testing.small_classifier()
-    assert ramen.describe("stata").defaults == SETTINGS | {"seed": 0}
-    wrong: list[tuple[dict, str]] = [
-        ({"rounds": -1}, "rounds must be at least 0, got -1"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"neighbours": 0}, "neighbours must be at least 1, got 0"),
-        ({"density_weight": -0.1}, "density_weight must be finite and at least 0, got -0.1"),
-        ({"anchor": 0}, "anchor must be finite and above 0, got 0"),
-    ]
-    for parameters, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            ramen.create("stata", clf, **parameters)

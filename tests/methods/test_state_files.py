@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from ramen import testing
-from ramen.serve.store import open_store
-from tests.serve.store.streams import assert_same_state, batches, make, run
+from ramen.state import open_store
+from tests.state.streams import assert_same_state, batches, make, run
 
 FLIPS = 1000 if os.environ.get("RAMEN_SLOW_TESTS") else 60
 
@@ -53,7 +53,7 @@ def test_a_failed_save_leaves_the_old_file(method, tmp_path, monkeypatch):
     method.save(path)
     before = path.read_bytes()
     run(method, None, batches(5, seed=1))
-    monkeypatch.setattr("ramen.utils.atomic_files.os.fsync", _no_room)
+    monkeypatch.setattr("ramen.utils.files.os.fsync", _no_room)
     with pytest.raises(OSError, match="No space left"):
         method.save(path)
     assert path.read_bytes() == before

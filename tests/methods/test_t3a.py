@@ -6,7 +6,8 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from tests.helpers.embedding_streams import check_refused_images, classifier_of, stream, tower_features, unit
+from tests.helpers.embedding_streams import classifier_of, stream, tower_features, unit
+from tests.helpers.passes import answer_of
 
 SCALE = 30.0
 
@@ -66,7 +67,7 @@ def test_a_text_that_competes(capacity: int) -> None:
     """The images at an angle from the second text have lower entropies than the texts themselves."""
     clf, z = by_hand()
     method = ramen.create("t3a", clf, capacity=capacity, text="support")
-    logits = method.from_embeddings(z, torch.ones(3, dtype=torch.bool)).logits
+    logits = answer_of(method, z, torch.ones(3, dtype=torch.bool)).logits
     first, second = clf.class_embeddings
     supports = [z[0], z[1], first][:capacity]  # in the order of their entropies; z[2] is the fourth
     expected = 4.0 * z @ torch.stack([unit(torch.stack(supports).sum(0)), second]).T
@@ -76,29 +77,6 @@ def test_a_text_that_competes(capacity: int) -> None:
 def test_a_text_that_is_kept() -> None:
     clf, z = by_hand()
     method = ramen.create("t3a", clf, capacity=1, text_weight=3.0)
-    logits = method.from_embeddings(z, torch.ones(3, dtype=torch.bool)).logits
+    logits = answer_of(method, z, torch.ones(3, dtype=torch.bool)).logits
     first, second = clf.class_embeddings
     torch.testing.assert_close(logits, 4.0 * z @ torch.stack([unit(z[0] + 3 * first), second]).T)
-
-
-@pytest.mark.parametrize("bad_pixel", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad_pixel: float) -> None:
-    check_refused_images("t3a", bad_pixel, capacity=3)
-
-
-def test_parameters() -> None:
-    clf = testing.small_classifier()
-    defaults = {"capacity": 20, "text": "kept", "text_weight": 1.0, "seed": 0}
-    assert ramen.describe("t3a").defaults == defaults
-    state = ramen.create("t3a", clf, capacity=3).state_dict()
-    with pytest.raises(ValueError, match="capacity is 3 there and 20 here"):
-        ramen.create("t3a", clf).load_state_dict(state)
-    ramen.create("t3a", clf, capacity=3, text="support", text_weight=2).load_state_dict(state)
-    wrong: list[tuple[dict, str]] = [
-        ({"capacity": 0}, "capacity must be at least 1, got 0"),
-        ({"text": "lost"}, "text must be one of 'kept', 'support', got 'lost'"),
-        ({"text_weight": 0}, "text_weight must be finite and above 0, got 0"),
-    ]
-    for parameters, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            ramen.create("t3a", clf, **parameters)

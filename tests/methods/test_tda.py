@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 import ramen
-from ramen import ZeroShotClassifier, testing
-from ramen.methods._steps import entropy
+from ramen import testing
+from ramen.methods._losses import entropy
 from tests.helpers.device_waits import no_waiting
+from tests.helpers.embedding_streams import classifier_of, stream, tower_features
 
 SCALE = 30.0
 SETTINGS = {
@@ -24,11 +25,6 @@ SETTINGS = {
     "mask_lower": 0.03,
     "mask_upper": 0.9,
 }
-
-
-def stream(batches: int = 22, size: int = 9) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(size, 3, 32, 32, generator=generator, dtype=torch.float64) for _ in range(batches)]
 
 
 class Published:
@@ -71,34 +67,19 @@ class Published:
         return final
 
 
-def features(kind: str, images: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.nn.functional.normalize(testing.small_tower(kind).double()(images), dim=-1)
-
-
 @pytest.mark.parametrize("capacities", [(3, 2), (1, 1), (200, 200)])
 def test_equals_the_published_algorithm(tower_kind: str, capacities: tuple[int, int]) -> None:
     settings = SETTINGS | {"positive_capacity": capacities[0], "negative_capacity": capacities[1]}
     clf = testing.small_classifier(tower_kind, dtype="float64")
     oracle = Published(clf.class_embeddings, **settings)
     method = ramen.create("tda", clf, **settings)
-    for images in stream():
-        expected = torch.stack([oracle.answer(z) for z in features(tower_kind, images)])
+    for images in stream(22):
+        expected = torch.stack([oracle.answer(z) for z in tower_features(tower_kind, images)])
         torch.testing.assert_close(method.predict(images).logits, expected, rtol=0, atol=1e-9)
     assert len(oracle.positive) >= 3  # the stream has used what it is to test
     assert sum(map(len, oracle.negative.values())) >= min(3, 5 * capacities[1])
     if capacities[0] == 200:
         assert sum(map(len, oracle.positive.values())) == 198
-
-
-def test_answers_do_not_depend_on_how_the_stream_is_cut() -> None:
-    clf = testing.small_classifier(dtype="float64")
-    images = torch.cat(stream(5))
-    expected = ramen.create("tda", clf, **SETTINGS).predict(images).logits
-    for size in (1, 4, 44):
-        method = ramen.create("tda", clf, **SETTINGS)
-        logits = torch.cat([method.predict(part).logits for part in images.split(size)])
-        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)
 
 
 def test_an_image_counts_for_its_own_class_at_once() -> None:
@@ -113,14 +94,10 @@ def test_an_image_counts_for_its_own_class_at_once() -> None:
     assert method.content()["positive.counts"].sum() == 1
 
 
-def classifier_of(text: Tensor) -> ZeroShotClassifier:
-    return ZeroShotClassifier(testing.small_tower().double(), text.double(), SCALE)
-
-
 def test_the_negative_cache_by_hand() -> None:
     """Two of three classes are equally likely: entropy ln 2, in the range. It speaks against both."""
     images = stream(1)[0][:1]
-    z = features("vit", images)[0]
+    z = tower_features("vit", images)[0]
     away = torch.randn(16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     away = away - (away @ z) * z
     away = away / away.norm()
@@ -146,79 +123,10 @@ def test_a_single_class() -> None:
     oracle = Published(clf.class_embeddings, **(SETTINGS | {"positive_alpha": 2.0}))
     for images in stream(3):
         out = method.predict(images)
-        expected = torch.stack([oracle.answer(z) for z in features("vit", images)])
+        expected = torch.stack([oracle.answer(z) for z in tower_features("vit", images)])
         torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-9)
         assert not out.fallback.any()
     assert method.content()["negative.counts"].tolist() == [0]
-
-
-@pytest.mark.parametrize("bad_pixel", [torch.nan, 1e38])
-def test_a_refused_image_leaves_no_trace(bad_pixel: float) -> None:
-    clf = testing.small_classifier()
-    with_bad, without = (ramen.create("tda", clf, **SETTINGS) for _ in range(2))
-    for images in (batch.float() for batch in stream(4)):
-        bad = torch.cat([images[:2], torch.full_like(images[:1], bad_pixel), images[2:]])
-        a, b = with_bad.predict(bad), without.predict(images)
-        assert a.fallback.tolist() == [n == 2 for n in range(10)]
-        torch.testing.assert_close(a.logits[~a.fallback], b.logits, rtol=0, atol=1e-3)
-    assert torch.equal(with_bad.content()["positive.counts"], without.content()["positive.counts"])
-    assert torch.equal(with_bad.content()["negative.counts"], without.content()["negative.counts"])
-    assert with_bad.content()["negative.counts"].any()
-
-
-def test_states() -> None:
-    clf = testing.small_classifier()
-    method = ramen.create("tda", clf)
-    method.predict(torch.randn(9, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
-    state = method.state_dict()
-    with pytest.raises(
-        ValueError, match=r"positive_capacity is 3 there and 4 here; mask_lower is 0\.03 there"
-    ):
-        ramen.create("tda", clf, positive_capacity=4, mask_lower=0.04).load_state_dict(state)
-    other = ramen.create("tda", clf, positive_alpha=9.0, negative_beta=3.0, entropy_lower=0.1)
-    other.load_state_dict(state)
-    for damaged, message in [
-        ({"content.positive.counts": state["content.positive.counts"] + 9}, "between 0 and capacity=3"),
-        ({"content.negative.counts": state["content.negative.counts"] - 9}, "between 0 and capacity=2"),
-        ({"content.more": torch.zeros(1)}, "tda's state must hold nothing, got"),
-    ]:
-        fresh = ramen.create("tda", clf)
-        with pytest.raises(ValueError, match=message):
-            fresh.load_state_dict(state | damaged)
-        assert not any(t.any() for t in fresh.content().values())  # neither cache was taken over
-
-
-def test_the_papers_values_are_the_defaults() -> None:
-    defaults = ramen.describe("tda").defaults
-    assert defaults == {
-        "positive_capacity": 3,
-        "positive_alpha": 1.0,
-        "positive_beta": 5.0,
-        "negative_capacity": 2,
-        "negative_alpha": 0.117,
-        "negative_beta": 1.0,
-        "entropy_lower": 0.2,
-        "entropy_upper": 0.5,
-        "mask_lower": 0.03,
-        "mask_upper": 1.0,
-        "seed": 0,
-    }
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"positive_capacity": 0}, "positive_capacity must be at least 1, got 0"),
-        ({"negative_capacity": 0}, "negative_capacity must be at least 1, got 0"),
-        ({"positive_alpha": -1}, "positive_alpha must be finite and at least 0, got -1"),
-        ({"negative_beta": math.nan}, "negative_beta must be finite and at least 0, got nan"),
-        ({"entropy_lower": 0.6}, "entropy_upper must be finite and at least 0.6, got 0.5"),
-        ({"mask_upper": 0.01}, "mask_upper must be finite and at least 0.03, got 0.01"),
-    ],
-)
-def test_bad_parameters(parameters: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ramen.create("tda", testing.small_classifier(), **parameters)
 
 
 @pytest.mark.gpu

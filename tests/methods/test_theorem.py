@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
+from ramen.encoder.encoder import AffineEncoder
 from ramen.memory.plan import MemoryPlan
 from ramen.memory.retrieval import Memory
-from ramen.methods._steps import entropy
+from ramen.methods._losses import entropy
 
 WIDTH, IMAGES, LR = 12, 40, 0.1
 

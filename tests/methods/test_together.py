@@ -11,7 +11,8 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from ramen.methods import Method, predict_together
-from ramen.methods._shared_passes import recordings_of
+from ramen.methods._runner import recordings_of
+from tests.contract.settings import FEWER_STEPS
 from tests.fakes.traced_graphs import TracingRecorder
 
 FEW = {
@@ -30,7 +31,8 @@ def streams(kind: str, name: str = "ramen", dtype: str = "float32") -> list[Meth
     """Three streams with the same classes, and one with others."""
     clf = testing.small_classifier(kind, dtype=dtype)
     other = clf.with_classes(["north", "south", "west"])
-    return [ramen.create(name, c, **FEW[name]) for c in (clf, clf, clf, other)]
+    parameters = FEW[name] if name in FEW else FEWER_STEPS.get(name, {})
+    return [ramen.create(name, c, **parameters) for c in (clf, clf, clf, other)]
 
 
 def batches(dtype: torch.dtype = torch.float32) -> Iterator[list[Tensor]]:
@@ -42,6 +44,15 @@ def batches(dtype: torch.dtype = torch.float32) -> Iterator[list[Tensor]]:
 @pytest.mark.parametrize("sizes", [(), (16,), (2, 4)], ids=str)
 @pytest.mark.parametrize("name", FEW)
 def test_each_stream_is_answered_as_if_alone(name: str, sizes: tuple[int, ...], tower_kind: str) -> None:
+    check_as_if_alone(tower_kind, name, sizes)
+
+
+@pytest.mark.parametrize("name", sorted(set(ramen.list_methods()) - set(FEW)))
+def test_every_method_is_answered_as_if_alone(name: str) -> None:
+    check_as_if_alone("vit", name, (4,))
+
+
+def check_as_if_alone(tower_kind: str, name: str, sizes: tuple[int, ...]) -> None:
     together = streams(tower_kind, name, "float64")
     alone = streams(tower_kind, name, "float64")
     for parts in batches(torch.float64):
@@ -126,7 +137,12 @@ def test_a_first_pass_that_fails_teaches_nothing(monkeypatch: pytest.MonkeyPatch
 
 def test_a_second_pass_that_fails_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     methods = streams("vit")
-    monkeypatch.setattr("ramen.methods._shared_passes.SharedBatch.second_passes", lambda *args: 1 / 0)
+    encode = methods[0].classifier.encode
+
+    def failing(images: Tensor, affine: Tensor, **options: Any) -> Tensor:
+        return encode(images, affine, **options) if affine.requires_grad else 1 / 0
+
+    monkeypatch.setattr(methods[0].classifier, "encode", failing)
     answers = predict_together([(method, torch.randn(2, 3, 32, 32)) for method in methods])
     assert all(isinstance(answer, ZeroDivisionError) for answer in answers)
     assert [method.images_seen for method in methods] == [2] * 4
@@ -206,14 +222,13 @@ def test_replayed_steps_are_those_of_any_other_stream(invariant: bool) -> None:
 
 
 def test_recordings_of_streams_that_are_gone_or_not_used_are_dropped(monkeypatch) -> None:
-    monkeypatch.setattr("ramen.methods._recorded_own_steps._MOST_METHODS", 2)
+    monkeypatch.setattr("ramen.methods._runner._MOST_METHODS", 2)
     clf, recorder = testing.small_classifier(), TracingRecorder()
     clf.recorder = lambda: recorder  # type: ignore[method-assign]
     methods = [ramen.create("ramen", clf, **FEW["ramen"]) for _ in range(3)]
-    steps = recordings_of(clf).steps
     for method in (*methods[:2], methods[0], methods[2]):
         predict_together([(method, torch.randn(1, 3, 32, 32))])
-    assert list(steps._steps) == [id(methods[0]), id(methods[2])]
+    assert list(recordings_of(clf)._answers) == [id(methods[0]), id(methods[2])]
     gone = ref(methods[2])
     del methods[2], method
     assert gone() is None  # nothing here keeps a method alive
@@ -236,6 +251,6 @@ def test_shared_passes_on_a_gpu(dtype: str) -> None:
     assert equal >= 0.95 * total
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one.memory._index["counts"].sum(), other.memory._index["counts"].sum())
-    recorded = [step for _, step in recordings_of(clf).steps._steps.values()]
+    recorded = [answers for *_, answers in recordings_of(clf)._answers.values()]
     assert len(recorded) == 3
     assert all(any(step._recordings.values()) for step in recorded)

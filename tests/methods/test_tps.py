@@ -8,7 +8,6 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from tests.helpers.embedding_streams import classifier_of, stream, unit
-from tests.oracles import view_methods
 from tests.oracles.view_methods import SCALE, by_entropy, solve, view_embeddings
 
 DEFAULTS = {"lr": 5e-3, "steps": 1, "kept": 0.1, "shift": "class"}
@@ -98,25 +97,3 @@ def test_one_view_sharpens_itself(tower_kind: str) -> None:
         torch.distributions.Categorical(logits=x).entropy() for x in (out.zero_shot_logits, out.logits)
     )
     assert (after < before).all()
-
-
-def test_batches_order_and_bad_images_change_nothing() -> None:
-    view_methods.check_no_trace("tps")
-
-
-def test_the_record_is_true() -> None:
-    view_methods.check_passes("tps")
-
-
-def test_one_class() -> None:
-    view_methods.check_one_class("tps")
-
-
-def test_parameters() -> None:
-    wrong: list[tuple[dict, str]] = [
-        ({"lr": -1}, "lr must be finite and at least 0, got -1"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"kept": 0}, "kept must be finite and above 0, got 0"),
-        ({"shift": "prompt"}, "shift must be one of 'class', 'shared', got 'prompt'"),
-    ]
-    view_methods.check_parameters("tps", DEFAULTS, wrong)

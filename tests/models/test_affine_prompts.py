@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen.models.affine_prompts import AffineTextEncoder, TowerPrompts
 from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
+from ramen.models.text import AffineTextEncoder, TowerPrompts
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 TEXTS = ["a photo of a cat.", "a photo of a traffic light.", "art", "a b c d e", "dogs"]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ramen.models.checkpoint_files import is_torchscript, read_torchscript, read_weights
+from ramen.models.checkpoints import is_torchscript, read_torchscript, read_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 

@@ -203,39 +203,37 @@ def test_what_a_checkpoint_file_does_not_hold_can_be_given(tiny_model: str, chec
 
 
 @pytest.mark.parametrize(
-    ("model", "pretrained", "message"),
+    ("arguments", "error", "named"),
     [
-        ("ViT-B-23", None, "model: open_clip has no model 'ViT-B-23'; did you mean 'ViT-B-32'?"),
-        (
-            "ViT-B-32",
-            "opneai",
-            "pretrained: 'opneai' is neither a file nor a tag of ViT-B-32; did you mean 'openai'?",
-        ),
-        ("ViT-B-32", "/no/such/file.pt", "is neither a file nor a tag of ViT-B-32"),
-        ("hf-hub:someone/model", "openai", "pretrained must be None for hf-hub:someone/model"),
+        (("ViT-B-23", None, CLASSES), ValueError, "^model: .*'ViT-B-32'"),
+        (("ViT-B-32", "opneai", CLASSES), ValueError, "^pretrained: .*'openai'"),
+        (("ViT-B-32", "/no/such/file.pt", CLASSES), ValueError, "^pretrained: "),
+        (("hf-hub:someone/model", "openai", CLASSES), ValueError, "pretrained"),
+        ((None, None, CLASSES), TypeError, "model"),
+        (("ViT-B-32", 3, CLASSES), TypeError, "pretrained"),
+        (("ViT-B-32", None, None), TypeError, "classes"),
     ],
 )
-def test_unknown_models_and_weights(model: str, pretrained: str | None, message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        ZeroShotClassifier.from_open_clip(model, pretrained, CLASSES)
-    assert message in str(error.value)
+def test_unknown_models_and_weights(arguments: tuple, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
+        ZeroShotClassifier.from_open_clip(*arguments)
 
 
-def test_a_checkpoint_that_does_not_fit(checkpoint: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"tiny\.pt' cannot be loaded as ViT-S-32-alt .*text pos_embed width changed"
-    ):
-        ZeroShotClassifier.from_open_clip("ViT-S-32-alt", checkpoint, CLASSES)
-
-
-def test_a_checkpoint_with_a_tensor_too_few(tiny_model: str, checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_weights_that_do_not_fit_or_cannot_be_read(tiny_model: str, checkpoint: Path, tmp_path: Path) -> None:
     weights = torch.load(checkpoint, weights_only=True)
     del weights["visual.ln_post.weight"]
     torch.save(weights, tmp_path / "short.pt")
-    with pytest.raises(
-        ValueError, match=r"short\.pt' cannot be loaded as tiny-vit .*Missing key.*visual.ln_post.weight"
+    (tmp_path / "damaged.safetensors").write_bytes(b"\x10" * 100)
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "scripted.pt")
+    for model, file, reason in (
+        ("ViT-S-32-alt", checkpoint, "text pos_embed width changed"),
+        (tiny_model, tmp_path / "short.pt", "Missing key.*visual.ln_post.weight"),
+        (tiny_model, tmp_path / "scripted.pt", "it lacks .*; it has besides bias, weight"),
+        (tiny_model, tmp_path / "damaged.safetensors", ""),
     ):
-        ZeroShotClassifier.from_open_clip(tiny_model, tmp_path / "short.pt", CLASSES)
+        with pytest.raises(ValueError, match=rf"(?s){file.name}' cannot be loaded as {model}.*{reason}"):
+            ZeroShotClassifier.from_open_clip(model, file, CLASSES)
 
 
 def test_a_folder_without_weights(tmp_path: Path, tiny_model: str) -> None:
@@ -243,16 +241,6 @@ def test_a_folder_without_weights(tmp_path: Path, tiny_model: str) -> None:
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"model: open_clip cannot load local-dir:.*could not be loaded"):
         ZeroShotClassifier.from_open_clip(f"local-dir:{tmp_path}", None, CLASSES)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_a_torchscript_archive(tiny_model: str, tmp_path: Path) -> None:
-    path = tmp_path / "scripted.pt"
-    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), path)
-    with pytest.raises(
-        ValueError, match=r"cannot be loaded as .* \(it lacks .*; it has besides bias, weight"
-    ):
-        ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore::torch.jit.TracerWarning")
@@ -278,26 +266,6 @@ def test_openais_archives_are_read(quick_gelu: bool, tmp_path: Path, monkeypatch
     torch.testing.assert_close(clf.logits(clf.encode(images)), expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((None, None, CLASSES), "model must be the name of an open_clip model, got NoneType"),
-        (("ViT-B-32", 3, CLASSES), "pretrained must be a tag, a path or None, got int"),
-        (("ViT-B-32", None, None), "classes must be a sequence of names, got None"),
-    ],
-)
-def test_arguments_of_the_wrong_kind(arguments: tuple, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        ZeroShotClassifier.from_open_clip(*arguments)
-
-
-def test_a_damaged_checkpoint(tiny_model: str, tmp_path: Path) -> None:
-    path = tmp_path / "damaged.safetensors"
-    path.write_bytes(b"\x10" * 100)
-    with pytest.raises(ValueError, match=r"damaged\.safetensors' cannot be loaded as tiny-vit"):
-        ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
-
-
 def test_a_pickle_is_not_executed(tiny_model: str, tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> tuple:
@@ -313,26 +281,22 @@ def test_a_pickle_is_not_executed(tiny_model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("embeddings", "options", "message"),
     [
-        (
-            torch.randn(4, 17),
-            {},
-            r"class_embeddings must have the encoder's width 16, got 17 \(shape \(4, 17\)\)",
-        ),
-        (torch.randn(4), {}, r"class_embeddings must have shape .* got \(4,\)"),
-        (torch.zeros(0, 16), {}, "class_embeddings must have shape"),
+        (torch.randn(4, 17), {}, "class_embeddings"),
+        (torch.randn(4), {}, "class_embeddings"),
+        (torch.zeros(0, 16), {}, "class_embeddings"),
         (torch.full((4, 16), torch.nan), {}, r"must be finite and not zero, got a vector at \(0,\)"),
         (torch.eye(4, 16) * torch.tensor([[1], [1], [0], [1]]), {}, r"got a vector at \(2,\)"),
-        (torch.randn(4, 16), {"classes": ["a"]}, "classes must name the 4 rows of class_embeddings, got 1"),
+        (torch.randn(4, 16), {"classes": ["a"]}, "classes"),
         (torch.randn(4, 16), {"classes": list("aabc")}, "got more than one 'a'"),
-        (torch.randn(4, 16), {"logit_scale": 0.0}, "logit_scale must be finite and above 0, got 0.0"),
-        (torch.randn(4, 2, 16), {"templates": "single"}, "templates must name the 2 templates"),
+        (torch.randn(4, 16), {"logit_scale": 0.0}, "logit_scale"),
+        (torch.randn(4, 2, 16), {"templates": "single"}, "templates"),
         (
             torch.eye(16)[:4, None] * torch.tensor([[[1.0], [-1.0]]]),
             {},
             "templates of a class must not cancel",
         ),
         (torch.randn(4, 16), {"device": "cuda:97"}, "device 'cuda:97' is not available: torch sees"),
-        (torch.randn(4, 16), {"dtype": "float8"}, "dtype must be one of .* got 'float8'"),
+        (torch.randn(4, 16), {"dtype": "float8"}, "dtype"),
     ],
 )
 def test_bad_embeddings_and_options(embeddings: Tensor, options: dict, message: str) -> None:
@@ -343,13 +307,13 @@ def test_bad_embeddings_and_options(embeddings: Tensor, options: dict, message: 
 def test_embeddings_of_the_wrong_width_found_at_the_first_image() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 6), nn.LayerNorm(6))
     clf = ZeroShotClassifier(encoder, torch.randn(4, 5))
-    with pytest.raises(ValueError, match="class_embeddings must have the encoder's width 6, got 5"):
+    with pytest.raises(ValueError, match="class_embeddings"):
         ramen.create("ensemble", clf).predict(torch.randn(1, 3, 32, 32))
 
 
 @pytest.mark.parametrize("embeddings", [[[1.0]], torch.ones(3, 16, dtype=torch.int64)])
 def test_embeddings_that_are_no_float_tensor(embeddings: object) -> None:
-    with pytest.raises(TypeError, match="class_embeddings must be a float tensor, got"):
+    with pytest.raises(TypeError, match="class_embeddings"):
         ZeroShotClassifier(testing.small_tower(), embeddings)
 
 
@@ -359,7 +323,7 @@ def test_embeddings_that_are_no_float_tensor(embeddings: object) -> None:
         (torch.zeros(2, 3, 32, 31), r"shape \(B, 3, 32, 32\), got torch.float32 of shape \(2, 3, 32, 31\)"),
         (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "got torch.uint8 .*; clf.preprocess makes one"),
         (torch.zeros(3, 32, 32), r"got torch.float32 of shape \(3, 32, 32\)"),
-        (torch.zeros(0, 3, 32, 32), "images must hold at least one image, got an empty batch"),
+        (torch.zeros(0, 3, 32, 32), "images"),
     ],
 )
 def test_bad_images(images: Tensor, message: str) -> None:

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from ramen import prompts
-from ramen.models.text_cache import TextCache
+from ramen.models.text import TextCache
 
 
 class Counting:

@@ -5,8 +5,8 @@ import re
 import torch
 
 from ramen.data.drawings import styles
-from ramen.data.drawings.images import draw_images
 from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.drawings.tiny import draw_images
 from ramen.models.tiny_clip.model import FOLDER, load_tiny
 from training import tiny_clip as train
 

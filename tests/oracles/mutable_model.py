@@ -1,10 +1,12 @@
 """The model of the oracles, as the field writes it: a module whose norm parameters are written over."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import ramen
 from ramen import testing
 
 SCALE = 30.0  # of testing.small_classifier
@@ -15,6 +17,15 @@ def stream(batches: int, size: int = 5, seed: int = 0) -> list[Tensor]:
     """Random batches of independent images, in fp64."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(size, 3, 32, 32, generator=generator, dtype=torch.float64) for _ in range(batches)]
+
+
+def compare(oracle: Any, method: ramen.Method, batches: list[Tensor], atol: float) -> None:
+    """Both answer a stream alike."""
+    for index, images in enumerate(batches):
+        found, expected = method.predict(images).logits, oracle.predict(images)
+        torch.testing.assert_close(
+            found, expected, rtol=0, atol=atol, msg=lambda m, i=index: f"batch {i}: {m}"
+        )
 
 
 class MutableModel:

@@ -6,7 +6,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ramen.images.augmix import CHAINS, CHANGES, DRAWS, LONGEST
-from ramen.utils.pair_scores import pair_scores
+from ramen.utils.numerics import pair_scores
 
 
 def changed_with_pillow(image: Image.Image, change: str, level: float, sign: float) -> Image.Image:

@@ -6,7 +6,7 @@ import torch
 import torchvision.transforms.functional as TF
 from torch import Tensor
 
-from ramen.utils.pair_scores import pair_scores, row_keys
+from ramen.utils.numerics import pair_scores, row_keys
 
 SHAPES = (3 / 4, 4 / 3)
 

@@ -18,13 +18,6 @@ def python(code: str) -> str:
     ).stdout.strip()
 
 
-def test_importing_it_is_cheap() -> None:
-    assert (
-        python("import sys, ramen; print('torch' in sys.modules, 'open_clip' in sys.modules)")
-        == "False False"
-    )
-
-
 def test_importing_it_loads_python_alone() -> None:
     """Nothing that is not part of Python, so that it takes milliseconds."""
     code = (
@@ -55,11 +48,12 @@ def test_unknown_public_names() -> None:
 
 
 def test_no_pickle_is_loaded() -> None:
-    """``torch.load`` appears only with ``weights_only=True``, ``pickle`` nowhere."""
+    """``torch.load`` has ``weights_only=True``; one file reads pickles, and imports nothing they name."""
     sources = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}
-    assert not [
-        path for path, source in sources.items() if re.search(r"\b(import|from) c?[pP]ickle\b", source)
+    found = [
+        path.name for path, source in sources.items() if re.search(r"\b(import|from) c?[pP]ickle", source)
     ]
+    assert found == ["pickles.py"]
     calls = [call for source in sources.values() for call in re.findall(r"torch\.load\([^)]*\)", source)]
     assert calls
     assert not [call for call in calls if "weights_only=True" not in call]

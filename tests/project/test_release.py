@@ -93,7 +93,7 @@ def test_the_metadata_is_true(wheel: Path) -> None:
     assert f"Version: {ramen.__version__}" in head
     assert "Requires-Python: >=3.11" in head
     extras = {line.removeprefix("Provides-Extra: ") for line in head if line.startswith("Provides-Extra: ")}
-    assert extras >= {"serve", "client", "ray", "parquet", "remote", "transformers", "docs", "dev"}
+    assert extras >= {"serve", "client", "ray", "parquet", "transformers", "docs", "dev"}
 
 
 @pytest.fixture(scope="module")

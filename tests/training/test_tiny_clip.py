@@ -1,6 +1,5 @@
 """The script that trains the tiny CLIP: its parts against plain ones, and a run of a few steps."""
 
-import ast
 import json
 import math
 import os
@@ -14,8 +13,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ramen.data.drawings import captions, styles
+from ramen.data.drawings import styles
 from ramen.data.drawings.shapes import OBJECTS
+from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from training import tiny_clip as train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,15 +66,15 @@ def test_training_images_do_not_depend_on_the_number_of_workers(monkeypatch):
 
 
 def test_matches_is_true_where_the_caption_is_true():
-    style, dark = captions.FIRST_STYLE + 2, captions.FIRST_QUALITY + 2
-    large = captions.FIRST_SIZE + 1
+    style, dark = train.FIRST_STYLE + 2, train.FIRST_QUALITY + 2
+    large = train.FIRST_SIZE + 1
     objects = torch.tensor([4, 4, 7])
     # a clean small line drawing, a dark large one in another style, and another object
     attributes = train._attributes(
         torch.tensor([2, 0, 2]), torch.tensor([0, 3, 0]), torch.tensor([0, 1, 1]) > 0
     )
-    assert attributes[0].nonzero().flatten().tolist() == [0, style, captions.FIRST_SIZE]
-    assert attributes[1].nonzero().flatten().tolist() == [0, captions.FIRST_STYLE, dark, large]
+    assert attributes[0].nonzero().flatten().tolist() == [0, style, train.FIRST_SIZE]
+    assert attributes[1].nonzero().flatten().tolist() == [0, train.FIRST_STYLE, dark, large]
     additions = torch.tensor([style, 0, large])
     # caption 0: "a line drawing of 4"; caption 1: "a 4"; caption 2: "a large 7"
     assert train.matches(objects, attributes, additions).tolist() == [
@@ -101,7 +101,7 @@ def test_contrastive_loss_against_a_plain_loop():
 def test_spoilt_images_are_what_their_words_say():
     images = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     spoilt = train.spoil(images, torch.arange(6), torch.Generator().manual_seed(2))
-    assert list(captions.QUALITIES) == ["blurry", "noisy", "dark", "bright", "pale"]
+    assert list(train.QUALITIES) == ["blurry", "noisy", "dark", "bright", "pale"]
     assert spoilt[0].equal(images[0])
     rough = [x.diff(dim=2).abs().mean() for x in (images[1], spoilt[1])]
     assert rough[1] < 0.8 * rough[0]
@@ -127,10 +127,10 @@ def test_shift_moves_by_whole_pixels_and_continues_the_edge():
 def test_caption_table_draws_only_true_captions(caption_table):
     tokenizer = open_clip.SimpleTokenizer(context_length=24)
     objects = torch.full((60,), list(OBJECTS).index("cat"))
-    additions = torch.full((60,), captions.FIRST_QUALITY)
+    additions = torch.full((60,), train.FIRST_QUALITY)
     generator = torch.Generator().manual_seed(0)
     drawn = {tuple(row) for row in caption_table.draw(objects, additions, generator).tolist()}
-    possible = {tuple(row) for row in tokenizer(captions.captions("cat", captions.FIRST_QUALITY)).tolist()}
+    possible = {tuple(row) for row in tokenizer(train.captions("cat", train.FIRST_QUALITY)).tolist()}
     assert drawn == possible
 
 
@@ -161,15 +161,7 @@ def test_unseen_styles_are_not_drawn_for_training(monkeypatch):
 # -- the script ---------------------------------------------------------------------------------------
 
 
-def test_help_names_every_part_of_the_recipe(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["tiny_clip.py", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        train.main()
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert all(f"--{name.replace('_', '-')}" in said for name in ("out", *vars(SMALL)))
-
-
+@pytest.mark.skipif(not RUN_SLOW_TESTS, reason="slow; RAMEN_SLOW_TESTS=1 runs them")
 def test_a_few_steps_of_the_script(tmp_path):
     """Started as documented, from the root of the repository; it writes a model that open_clip loads."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in vars(SMALL).items()]
@@ -188,13 +180,3 @@ def test_a_few_steps_of_the_script(tmp_path):
     assert json.loads((tmp_path / "recipe.json").read_text()) == vars(SMALL)
     model = open_clip.create_model(f"local-dir:{tmp_path}")
     assert model.visual.output_dim == SMALL.embed_dim
-
-
-def test_the_package_does_not_need_the_script():
-    """It is not part of what is installed."""
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module]
-            assert not [name for name in names if name.split(".")[0] == "training"], path

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ramen.utils.pair_scores import pair_scores, row_keys
+from ramen.utils.numerics import pair_scores, row_keys
 
 
 def test_pair_scores_are_uniform_and_independent() -> None:

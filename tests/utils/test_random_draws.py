@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ramen.utils.random_draws import Draws
+from ramen.utils.draws import Draws
 
 
 def test_a_permutation_is_the_argsort_of_the_raw_words():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load
 
-from ramen.utils.sealed_tensors import DamagedError, seal, total_bytes, unseal
+from ramen.utils.sealed import DamagedError, seal, total_bytes, unseal
 
 TENSORS = {
     "weights": torch.arange(12, dtype=torch.float32).view(3, 4),

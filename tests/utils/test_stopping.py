@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ramen.utils.stopping import stop_on_signals
+from ramen.utils.signals import stop_on_signals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -13,7 +13,7 @@ from tools.documentation.repository_links import outside_code
 
 # What is between these marks is for code hosts, which show a page as it was written.
 _PLACE = re.compile(r"<!-- made: all methods with what was measured -->.*?<!-- end -->", re.DOTALL)
-STEPS = ("adapt", "step", "from_embeddings")  # what authors of methods implement
+STEPS = ("adapt", "step", "from_views")  # what authors of methods implement
 
 
 def paths() -> dict[str, str]:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from ramen.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from ramen.data.catalogue import describe as describe
+    from ramen.data.catalogue import list_datasets as list_datasets
+    from ramen.data.catalogue import load as load
     from ramen.data.corruptions import CORRUPTIONS as CORRUPTIONS
     from ramen.data.corruptions import EXTRA_CORRUPTIONS as EXTRA_CORRUPTIONS
     from ramen.data.corruptions import corrupt as corrupt
@@ -19,12 +22,9 @@ if TYPE_CHECKING:
     from ramen.data.dataset import Domain as Domain
     from ramen.data.downloads import DownloadError as DownloadError
     from ramen.data.downloads import download as download
-    from ramen.data.formats.reading import DataError as DataError
     from ramen.data.make import make_cifar_c as make_cifar_c
     from ramen.data.make import make_imagenet_c as make_imagenet_c
-    from ramen.data.registry import describe as describe
-    from ramen.data.registry import list_datasets as list_datasets
-    from ramen.data.registry import load as load
+    from ramen.data.reading import DataError as DataError
     from ramen.data.streams import ALIASES as ALIASES
     from ramen.data.streams import PROTOCOLS as PROTOCOLS
     from ramen.data.streams import Stream as Stream
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ALIASES": "ramen.data.streams",
     "CORRUPTIONS": "ramen.data.corruptions",
-    "DataError": "ramen.data.formats.reading",
+    "DataError": "ramen.data.reading",
     "Dataset": "ramen.data.dataset",
     "Domain": "ramen.data.dataset",
     "DownloadError": "ramen.data.downloads",
@@ -44,10 +44,10 @@ _HOMES = {
     "PROTOCOLS": "ramen.data.streams",
     "Stream": "ramen.data.streams",
     "corrupt": "ramen.data.corruptions",
-    "describe": "ramen.data.registry",
+    "describe": "ramen.data.catalogue",
     "download": "ramen.data.downloads",
-    "list_datasets": "ramen.data.registry",
-    "load": "ramen.data.registry",
+    "list_datasets": "ramen.data.catalogue",
+    "load": "ramen.data.catalogue",
     "make_cifar_c": "ramen.data.make",
     "make_imagenet_c": "ramen.data.make",
     "make_stream": "ramen.data.streams",

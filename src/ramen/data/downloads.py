@@ -1,5 +1,6 @@
-"""Download a released archive: resume if interrupted, check, unpack, and only then put it in place."""
+"""Download released archives: resume if interrupted, check, unpack, and only then put them in place."""
 
+import hashlib
 import http.client
 import os
 import re
@@ -10,16 +11,18 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ramen import __version__
-from ramen.data.archives import Archive, Progress, md5_of, no_progress
-from ramen.data.registry import describe, list_datasets, read
-from ramen.utils.atomic_files import make_folder
+from ramen.data.catalogue import describe, list_datasets, read
+from ramen.data.corruptions import SEVERITIES
+from ramen.data.reading import Archive, DataInfo, Progress, no_progress
 from ramen.utils.checks import nearest
+from ramen.utils.files import make_folder
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20
 _TIMEOUT_S = 60.0  # a server that sends nothing for this long has gone away
 _ATTEMPTS = 5  # in a row without receiving a new byte
 
@@ -39,48 +42,53 @@ def download(
     """Download and unpack a released data set; returns the folder that holds it.
 
     Args:
-        name: ``"cifar10c"`` or ``"cifar100c"``.
+        name: ``"cifar10c"``, ``"cifar100c"`` or ``"imagenetc"``.
         root: The folder in which the folder of the data set is created.
-        url: Another address of the same archive.
-        keep_archive: Keep the archive after unpacking it.
+        url: Another address of the same archive; of the folder of its archives if it has several.
+        keep_archive: Keep an archive after unpacking it.
         progress: Called as the download, the check and the unpacking advance.
     """
-    archive = _find_archive(name)
+    info = _find(name)
     root = Path(root).expanduser()
     make_folder(root)
-    folder = root / Path(archive.file).stem
-    if folder.exists():
+    folder = root / info.folders[0]
+    left = [archive for archive in info.archives if not _is_there(folder, archive)]
+    if not left:
         _check_existing(name, folder)
-        return folder
-    path = root / archive.file
-    if not path.exists():
-        # Not a temporary file: it stays when the download is interrupted, and the next run resumes it.
-        part = path.with_name(f"{path.name}.part")
-        fetch(url or archive.url, part, progress=progress)
-        _check_md5(part, archive, progress, "it was removed; run the same command again")
-        os.replace(part, path)
-    else:
-        _check_md5(path, archive, progress, "move it away and run the same command again")
-    unpack(name, path, folder, progress)
-    if not keep_archive:
-        path.unlink()
+    for archive in left:
+        path = root / archive.file
+        if not path.exists():
+            # Not a temporary file: it stays when the download is interrupted, and the next run resumes it.
+            part = path.with_name(f"{path.name}.part")
+            several = url and len(info.archives) > 1
+            fetch(f"{url}/{archive.file}" if several else url or archive.url, part, progress=progress)
+            _check_md5(part, archive, progress, "it was removed; run the same command again")
+            os.replace(part, path)
+        else:
+            _check_md5(path, archive, progress, "move it away and run the same command again")
+        unpack(info, archive, path, folder, progress)
+        if not keep_archive:
+            path.unlink()
     return folder
 
 
-def _find_archive(name: str) -> Archive:
+def _find(name: str) -> DataInfo:
     available = [known for known in list_datasets() if describe(known).downloadable]
     if name not in available:
         other = f" Get it from {describe(name).source}." if name in list_datasets() else ""
         raise ValueError(f"name: {name!r} cannot be downloaded.{other}{nearest(name, available)}")
-    return describe(name).archives[0]
+    return describe(name)
+
+
+def _is_there(folder: Path, archive: Archive) -> bool:
+    """Whether an archive has been unpacked: what it holds gets its name only when it is complete."""
+    return folder.exists() and all((folder / part).exists() for part in archive.holds)
 
 
 def _check_existing(name: str, folder: Path) -> None:
-    errors = read(name, folder).errors
-    if errors:
-        raise DownloadError(
-            f"{folder} already exists, but {errors[0]}; move it away and run the same command again"
-        )
+    for error in read(name, folder).errors[:1]:
+        advice = "move it away and run the same command again"
+        raise DownloadError(f"{folder} already exists, but {error}; {advice}")
 
 
 def _check_md5(path: Path, archive: Archive, progress: Progress, remedy: str) -> None:
@@ -179,35 +187,56 @@ def _check_free_space(part: Path, total: int, start: int) -> None:
     """Make sure that the rest of the archive and its unpacked content, about as long, fit on the disk."""
     needed, free = 2 * total - start, shutil.disk_usage(part.parent).free
     if free < needed:
-        raise DownloadError(
-            f"{part.parent} has {free:,} bytes free, but downloading and unpacking needs {needed:,}"
-        )
+        what = f"but downloading and unpacking needs {needed:,}"
+        raise DownloadError(f"{part.parent} has {free:,} bytes free, {what}")
 
 
-def unpack(name: str, path: Path, folder: Path, progress: Progress = no_progress) -> None:
-    """Unpack an archive next to ``folder``, check it, and rename it to ``folder`` if it is complete."""
+def unpack(
+    info: DataInfo, archive: Archive, path: Path, folder: Path, progress: Progress = no_progress
+) -> None:
+    """Unpack an archive next to ``folder``, check it, and move what it holds there if it is complete."""
+    tops = archive.holds or (folder.name,)
+    depth = 4 if archive.holds else 2  # of files: corruption/severity/class/image, or the folder's own
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as draft:
         try:
             # "r:" accepts no compressed archive, so the content cannot be longer than the archive.
-            with tarfile.open(path, "r:") as archive:
-                for member in archive:
-                    _check_member(path, member, folder.name)
-                    archive.extract(member, draft, filter="data")
+            with tarfile.open(path, "r:") as file:
+                for member in file:
+                    _check_member(path, member, tops, depth)
+                    file.extract(member, draft, filter="data")
                     progress("unpacking", member.offset_data + member.size, path.stat().st_size)
         except (tarfile.TarError, EOFError) as error:
             raise DownloadError(f"{path} cannot be unpacked: {error}") from error
-        errors = read(name, Path(draft) / folder.name).errors
-        if errors:
-            raise DownloadError(f"{path} does not contain a complete {name}: {errors[0]}")
-        os.replace(Path(draft) / folder.name, folder)
+        if archive.holds:
+            severities = [read(info.name, draft, severity=s, domains=list(tops)) for s in SEVERITIES]
+        else:
+            severities = [read(info.name, Path(draft) / folder.name)]
+        for reading in severities:
+            if reading.errors:
+                raise DownloadError(f"{path} does not contain a complete {info.name}: {reading.errors[0]}")
+        for part in archive.holds:
+            make_folder(folder)
+            if not (folder / part).exists():  # an interrupted run may have moved some of them
+                os.replace(Path(draft) / part, folder / part)
+        if not archive.holds:
+            os.replace(Path(draft) / folder.name, folder)
 
 
-def _check_member(path: Path, member: tarfile.TarInfo, folder: str) -> None:
-    """Accept only the folder itself and regular files directly in it."""
+def _check_member(path: Path, member: tarfile.TarInfo, tops: Sequence[str], depth: int) -> None:
+    """Accept only the expected folders, and regular files in them where such a set has files."""
     parts = member.name.removeprefix("./").split("/")
-    allowed = (
-        (member.isdir() and parts == [folder])
-        or (member.isreg() and not member.issparse() and len(parts) == 2 and parts[0] == folder)
-    ) and ".." not in parts
-    if not allowed:
-        raise DownloadError(f"{path} cannot be trusted: it contains {member.name!r}, not a file of {folder}/")
+    regular = member.isreg() and not member.issparse()
+    right = len(parts) < depth if member.isdir() else regular and len(parts) == depth
+    if parts[0] not in tops or ".." in parts or not right:
+        what = f"it contains {member.name!r}, not a file of {', '.join(tops)}/"
+        raise DownloadError(f"{path} cannot be trusted: {what}")
+
+
+def md5_of(path: Path, what: str, progress: Progress = no_progress) -> str:
+    """The MD5 checksum of a file; ``progress`` is called with ``what`` after every chunk."""
+    digest, total = hashlib.md5(usedforsecurity=False), path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            progress(what, file.tell(), total)
+    return digest.hexdigest()

@@ -1,19 +1,29 @@
 """Check the files of a data set and report exactly what is wrong with them."""
 
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ramen.data.archives import Progress, md5_of, no_progress
-from ramen.data.formats.reading import DataFinding, Reading
-from ramen.data.formats.stored_images import ImageFiles
-from ramen.data.made_sets import find_made_set
-from ramen.data.registry import describe, read
+from ramen.data.catalogue import describe, read
+from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, SEVERITIES
+from ramen.data.dataset import ImageFiles
+from ramen.data.downloads import md5_of
+from ramen.data.reading import (
+    RECORD_FILE,
+    UNFINISHED,
+    DataFinding,
+    DataInfo,
+    Progress,
+    Reading,
+    no_progress,
+)
 
 _FILES_PER_CHUNK = 1024
+_USUAL_SEVERITY = 5
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ def verify(
         progress: Called as the long parts advance.
         **options: The same as for ``load``; what they name must be there.
     """
-    made = find_made_set(name, Path(root).expanduser())
+    made = _find_made_set(describe(name), Path(root).expanduser())
     reading = read(name, root, **(options if made is None else made.choose(options)))
     if made is not None:
         made.report(reading, options)
@@ -107,10 +117,73 @@ def _check_images(reading: Reading, progress: Progress) -> None:
 
 def _decoding_error(path: Path) -> str:
     """Why a file cannot be decoded; empty if it can."""
-    from ramen.images.image_inputs import open_rgb  # loads torch
+    from ramen.images.preprocess import open_rgb  # loads torch
 
     try:
         open_rgb(path)
     except (ValueError, OSError) as error:
         return str(error).removeprefix(f"{path} ")
     return ""
+
+
+@dataclass(frozen=True)
+class _MadeSet:
+    """What a set has that ``ramen data make`` made: its corruptions by severity, if it has any of one."""
+
+    root: Path
+    corruptions: Mapping[int, tuple[str, ...]]
+
+    def choose(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options to verify it with: what was given, and otherwise what is there."""
+        options = dict(given)
+        severity = options.get("severity", _USUAL_SEVERITY)
+        if "severity" not in options and severity not in self.corruptions:
+            severity = options["severity"] = max(self.corruptions)
+        there = self.corruptions.get(severity, ())
+        if "domains" not in options and there:
+            options["domains"] = [name for name in there if name in CORRUPTIONS] or list(there)
+        return options
+
+    def report(self, reading: Reading, given: Mapping[str, Any]) -> None:
+        """Add to ``reading`` what the set has and has not, and what is not whole."""
+        if (self.root / UNFINISHED).exists():
+            what = "making it was interrupted, or is still going on"
+            reading.add("error", self.root, what, "run the same `ramen data make` again: it resumes")
+        source = reading.identity.get("made", {}).get("source", {}).get("images")
+        expected = source[0] if isinstance(source, list) else source
+        for domain in reading.domains:
+            if expected is not None and len(domain) != expected:
+                what = f"has {len(domain):,} images, and was made from {expected:,}"
+                reading.add("error", self.root / domain.name, what, "remove it and make it again")
+        there = self.corruptions.get(reading.identity["severity"], ())
+        parts: list[tuple[str, str, str, Sequence[object], Sequence[object]]] = [
+            ("severity", "severities", "--severity", sorted(self.corruptions), SEVERITIES),
+            ("domains", "corruptions", "--domain", [n for n in CORRUPTIONS if n in there], CORRUPTIONS),
+        ]
+        for asked, what, option, has, everything in parts:
+            missing = ", ".join(str(one) for one in everything if one not in has)
+            if missing and asked not in given:
+                listed = f"{', '.join(map(str, has)) or 'none of these'}; not there: {missing}"
+                what = f"was made with {len(has)} of {len(everything)} {what}: {listed}"
+                run = f"run it with {' '.join(f'{option} {one}' for one in has)}" if has else ""
+                reading.add("note", self.root, what, run)
+
+
+def _find_made_set(info: DataInfo, root: Path) -> _MadeSet | None:
+    """The set in ``root`` or a usual folder in it, if it was made here and has anything."""
+    if "severity" not in info.options or "image_list" in info.options:
+        return None
+    for folder in (root, *(root / usual for usual in info.folders)):
+        if (folder / RECORD_FILE).is_file():
+            found = {severity: _corruptions(info, folder, severity) for severity in SEVERITIES}
+            there = {severity: names for severity, names in found.items() if names}
+            return _MadeSet(folder, there) if there else None
+    return None
+
+
+def _corruptions(info: DataInfo, root: Path, severity: int) -> tuple[str, ...]:
+    names = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    if info.class_names:  # arrays: all severities are in one file, or each has its folder
+        folder = root if (root / "labels.npy").exists() else root / f"severity_{severity}"
+        return tuple(name for name in names if (folder / f"{name}.npy").is_file())
+    return tuple(name for name in names if (root / name / str(severity)).is_dir())

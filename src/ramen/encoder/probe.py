@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ramen.encoder.norm_layers import Norm, private_copy
+from ramen.encoder.norms import Norm, private_copy
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # images and a flat vector, or one row per image, to features
 

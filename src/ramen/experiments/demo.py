@@ -1,33 +1,38 @@
 """``ramen demo``: the tiny CLIP on a mixed stream of drawings, zero-shot and adapted by several methods."""
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor
 
 from ramen.data.dataset import Dataset, Domain
-from ramen.data.drawings import captions
-from ramen.data.drawings.domains import DOMAINS, mixed_stream
 from ramen.data.drawings.shapes import OBJECTS
+from ramen.data.drawings.tiny import DOMAINS, mixed_stream, object_called
 from ramen.data.streams.stream import Stream
-from ramen.experiments.analysis import paper
-from ramen.experiments.analysis.scoring import Difference
-from ramen.experiments.figures.demo import draw
-from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run import provenance
-from ramen.experiments.run.method_run import MethodRun
-from ramen.experiments.run.progress import Bars
-from ramen.experiments.tables.table import Cell, Column, Table, number_cell
-from ramen.experiments.tables.terminal import print_tables
-from ramen.methods._answers import Prediction, Support
+from ramen.experiments import paper, provenance
+from ramen.experiments.experiment import plan
+from ramen.experiments.progress import Bars
+from ramen.experiments.render import Table, print_tables
+from ramen.experiments.run import Run
+from ramen.experiments.scoring import Difference
+from ramen.experiments.store import Progress
+from ramen.methods._method import Prediction
+from ramen.methods._passes import Support
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.utils import atomic_files
+from ramen.utils import files
+from ramen.utils.files import atomic_write
 
 DATA = "tiny"  # the data set whose preset has the parameters
 PER_DOMAIN, PER_DOMAIN_QUICK = 300, 24
@@ -74,15 +79,18 @@ def run(
     experiments = plan([ZERO_SHOT, *methods], data=DATA, seeds=[seed])
     _check_drawable(names, console)
     classifier = load_tiny(names)
-    atomic_files.make_folder(out)
+    files.make_folder(out)
     per_domain = PER_DOMAIN_QUICK if quick else PER_DOMAIN
     with Bars(console, keep=True) as bars:
-        with bars.count("drawing", per_domain * len(DOMAINS)) as advance:
-            stream = demo_stream(names, per_domain, seed, advance)
-        runs = [DemoRun(MethodRun(experiment, classifier, stream)) for experiment in experiments]
+        drawn = itertools.count(1)
+
+        def advance(more: int) -> None:
+            bars.show("drawing", Progress(next(drawn) * more, per_domain * len(DOMAINS)))
+
+        stream = demo_stream(names, per_domain, seed, advance)
+        runs = [DemoRun(Run(experiment, classifier, stream)) for experiment in experiments]
         for one in runs:
-            with bars.show(one.run, title(one.name)) as show:
-                one.run.go(progress=show, observe=one.observe)
+            one.run.go(report=partial(bars.show, title(one.name)), observe=one.observe)
     results = _results(runs, stream)
     print_tables(console, [_domain_table(results), _summary_table(results)])
     _print_shares(results, console)
@@ -105,7 +113,7 @@ class DemoRun:
         examples: For each domain an image and its nearest entries, as positions in the stream.
     """
 
-    run: MethodRun
+    run: Run
     examples: dict[int, list[int]] = field(default_factory=dict)
 
     @property
@@ -163,7 +171,7 @@ def demo_stream(
         seed: Decides everything.
         advance: Called with the number of images as they are made.
     """
-    objects = [captions.object_called(name) for name in classes]
+    objects = [object_called(name) for name in classes]
     drawn = mixed_stream([name for name in objects if name is not None], per_domain, seed, advance)
     places = torch.tensor([place for place, name in enumerate(objects) if name is not None])
     labels, numbers = places[drawn.labels].numpy(), drawn.domains.numpy()
@@ -177,7 +185,7 @@ def demo_stream(
 
 
 def _check_drawable(names: Sequence[str], console: Console) -> None:
-    unknown = [name for name in names if captions.object_called(name) is None]
+    unknown = [name for name in names if object_called(name) is None]
     if len(unknown) == len(names):
         raise ValueError(f"classes: none of {', '.join(names)} can be drawn; these can: {', '.join(OBJECTS)}")
     if unknown:
@@ -222,25 +230,22 @@ def _results(runs: Sequence[DemoRun], stream: Stream) -> dict[str, Any]:
 
 def _domain_table(results: dict[str, Any]) -> Table:
     methods = results["methods"]
-    rows = []
-    for domain in DOMAINS:
-        values = [entry["domains"][domain] for entry in methods.values()]
-        best = max(values) if min(values) < max(values) else None
-        cells = [Cell(f"{v:.1f}", "best" if v == best else None, value=v) for v in values]
-        rows.append((Cell(domain.replace("_", " ")), *cells))
-    columns = (Column("domain", "left"), *(Column(title(name)) for name in methods))
+    rows = [
+        [domain.replace("_", " "), *(f"{entry['domains'][domain]:.1f}" for entry in methods.values())]
+        for domain in DOMAINS
+    ]
     name = f"Accuracy on a mixed stream of {results['images']:,} drawings, {len(results['classes'])} classes"
-    return Table(name, columns, tuple(rows))
+    return Table.of_texts(name, ["domain", *map(title, methods)], rows)
 
 
 def _summary_table(results: dict[str, Any]) -> Table:
     rows = []
     for name, entry in results["methods"].items():
         difference = "" if name == ZERO_SHOT else str(Difference(**entry["difference"]))
-        rate = number_cell(1000 / entry["ms_an_image"], ",.0f")
-        rows.append((Cell(title(name)), number_cell(entry["average"]), Cell(difference), rate))
-    heads = ("accuracy", "above zero-shot, 95 %", "images per second")
-    return Table("Average over domains", (Column("method", "left"), *map(Column, heads)), tuple(rows))
+        rate = f"{1000 / entry['ms_an_image']:,.0f}"
+        rows.append((title(name), f"{entry['average']:.2f}", difference, rate))
+    heads = ("method", "accuracy", "above zero-shot, 95 %", "images per second")
+    return Table.of_texts("Average over domains", heads, rows)
 
 
 def _print_shares(results: dict[str, Any], console: Console) -> None:
@@ -265,7 +270,7 @@ def _print_choices(results: dict[str, Any], console: Console) -> None:
 def _save(
     results: dict[str, Any], runs: Sequence[DemoRun], stream: Stream, out: Path, console: Console
 ) -> None:
-    atomic_files.write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
+    files.write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
     retrieving = next((one for one in runs if one.composition is not None), None)
     pixels = stream.read(slice(0, len(stream)))
     assert isinstance(pixels, Tensor)
@@ -281,3 +286,117 @@ def _save(
     console.print(
         f"\nFigure:  {out / 'figure.png'}\nNumbers: {out / 'results.json'}\n", highlight=False, soft_wrap=True
     )
+
+
+# -- the figure -------------------------------------------------------------------------------------------
+
+# Distinct for colour-blind readers too; zero-shot is the grey one, the last method the strong one.
+_COLOURS = ("#b8bcc4", "#8fb8de", "#f2c078", "#4b8f6b", "#7d5ba6")
+_STRONG = "#c1435d"
+_SAME, _OTHER = (58, 150, 92), (213, 216, 221)
+_FRAME, _GAP = 2, 1  # in image pixels
+
+
+def draw(
+    path: Path,
+    *,
+    domains: Sequence[str],
+    accuracies: Mapping[str, Sequence[float]],
+    composition: Tensor | None,
+    pixels: Tensor,
+    stream_domains: Tensor,
+    examples: Mapping[int, Sequence[int]],
+) -> None:
+    """Write the figure; without retrieval it shows only the bars and one image per domain.
+
+    Args:
+        path: A PNG file.
+        domains: Their names.
+        accuracies: For each method's title, the accuracy of each domain in percent.
+        composition: Support entries of each domain (column) for the images of each domain (row).
+        pixels: The stream's images ``(N, 3, H, W)``.
+        stream_domains: Their domains.
+        examples: For each domain an image and its nearest entries, as positions in the stream.
+    """
+    names = [name.replace("_", " ") for name in domains]
+    with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 10, "axes.spines.top": False}):
+        figure = Figure(figsize=(16, 11.2), layout="constrained", facecolor="white")
+        FigureCanvasAgg(figure)
+        grid = figure.add_gridspec(2, 2, width_ratios=(10, 6.4), height_ratios=(6.2, 5.2))
+        if composition is None:
+            _bars(figure.add_subplot(grid[0, :]), names, accuracies)
+        else:
+            _bars(figure.add_subplot(grid[0, 0]), names, accuracies)
+            _matrix(figure.add_subplot(grid[0, 1]), names, composition)
+        shown = examples or {d: [int((stream_domains == d).nonzero()[0, 0])] for d in range(len(names))}
+        _strip(figure.add_subplot(grid[1, :]), names, pixels, stream_domains, shown)
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png", dpi=110)
+
+
+def _bars(axes: Axes, names: Sequence[str], accuracies: Mapping[str, Sequence[float]]) -> None:
+    places = np.arange(len(names))
+    width = 0.86 / len(accuracies)
+    for index, (title, values) in enumerate(accuracies.items()):
+        last = len(accuracies) > 1 and index == len(accuracies) - 1
+        colour = _STRONG if last else _COLOURS[index % len(_COLOURS)]
+        label = f"{title}  {np.mean(values):.1f} %"
+        axes.bar(
+            places + (index - (len(accuracies) - 1) / 2) * width, values, width, color=colour, label=label
+        )
+    axes.set_xticks(places, names, rotation=55, ha="right", rotation_mode="anchor")
+    axes.set(ylim=(0, 100), ylabel="accuracy, %", xlim=(-0.6, len(names) - 0.4))
+    axes.spines[["right"]].set_visible(False)
+    axes.grid(axis="y", color="#e8eaed", zorder=0)
+    axes.set_axisbelow(True)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(accuracies), frameon=False)
+    axes.set_title("Accuracy on each domain of the mixed stream", loc="left", pad=30, weight="bold")
+
+
+def _matrix(axes: Axes, names: Sequence[str], composition: Tensor) -> None:
+    shares = 100 * composition.numpy() / np.maximum(composition.sum(1, keepdim=True).numpy(), 1)
+    image = axes.imshow(shares, cmap="magma_r", vmin=0, vmax=max(50.0, float(shares.max())), aspect="equal")
+    axes.set_xticks(range(len(names)), names, rotation=55, ha="right", rotation_mode="anchor", fontsize=8.5)
+    axes.set_yticks(range(len(names)), names, fontsize=8.5)
+    axes.set_xlabel("domain of the retrieved entries")
+    axes.set_ylabel("domain of the image")
+    axes.set_title("Where Ramen's support comes from", loc="left", weight="bold")
+    axes.figure.colorbar(image, ax=axes, label="share of the support, %", shrink=0.7, pad=0.02)
+
+
+def _strip(
+    axes: Axes,
+    names: Sequence[str],
+    pixels: Tensor,
+    stream_domains: Tensor,
+    examples: Mapping[int, Sequence[int]],
+) -> None:
+    """One column per domain: an image of the stream, and below it the entries nearest to it."""
+    rows = max(map(len, examples.values()))
+    size = pixels.shape[-1]
+    cell = size + 2 * (_FRAME + _GAP)
+    lead = 4 * _GAP  # between an image and its entries
+    canvas = np.full((rows * cell + lead, len(names) * cell, 3), 255, dtype=np.uint8)
+    for column, numbers in examples.items():
+        for row, number in enumerate(numbers):
+            y, x = row * cell + (lead if row else 0) + _GAP, column * cell + _GAP
+            frame = _SAME if int(stream_domains[number]) == column else _OTHER
+            if row > 0:
+                canvas[y : y + size + 2 * _FRAME, x : x + size + 2 * _FRAME] = frame
+            y, x = y + _FRAME, x + _FRAME
+            canvas[y : y + size, x : x + size] = pixels[number].permute(1, 2, 0).numpy()
+    axes.imshow(canvas, interpolation="nearest")
+    axes.set_xticks(
+        [(column + 0.5) * cell for column in range(len(names))],
+        [name.replace(" ", "\n", 1) for name in names],
+        fontsize=8.5,
+    )
+    axes.set_yticks([cell / 2], ["image"], fontsize=9)
+    if rows > 1:
+        axes.set_yticks(
+            [cell / 2, rows * cell / 2 + cell / 2], ["image", "nearest\npast\nimages"], fontsize=9
+        )
+        note = "An image of each domain, and the past images nearest to it (green frame: of the same domain)"
+        axes.set_title(note, loc="left", weight="bold", pad=8)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)

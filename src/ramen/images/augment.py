@@ -2,20 +2,47 @@
 
 Colours are changed in a random order; a rotation with shift and zoom, a slight blur, a flip and noise follow.
 ROID's has neither blur nor noise. One draw is used for a whole batch, only the noise differs between its
-images. The operations are those of
-torchvision under the same names, for a batch on its own device, and never copy a number to or from it.
+images. Colours but for hue and blur are torchvision's; no number is copied to or from the device.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+import torchvision.transforms.functional as TF
 from torch import Tensor
 
-from ramen.kernels import blur, colours
 
-_COLOURS = ("brightness", "contrast", "saturation", "hue", "gamma")
+def hue(images: Tensor, turn: float) -> Tensor:
+    """Rotate the colour circle by a fraction of a full turn; torchvision's rounds fp64 to fp32."""
+    red, green, blue = images.unbind(1)
+    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
+    safe = torch.where(chroma == 0, 1, chroma)  # grey has no hue; any value will do
+    sector = torch.where(
+        value == red,
+        (green - blue) / safe,
+        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    sector = sector + 6 * turn
+    # A channel falls from `value` by the chroma, along a ramp, while the hue is far from its own.
+    channels = []
+    for offset in (5, 3, 1):
+        place = (sector + offset) % 6
+        ramp = torch.minimum(place, 4 - place).clamp(0, 1)
+        channels.append(value - chroma * ramp)
+    return torch.stack(channels, 1)
+
+
+_COLOURS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "brightness": TF.adjust_brightness,
+    "contrast": TF.adjust_contrast,
+    "saturation": TF.adjust_saturation,
+    "hue": hue,
+    "gamma": lambda images, exponent: TF.adjust_gamma(images.clamp_min(1e-8), exponent),
+}
+_REACH = 2  # of the blur, pixels to each side
 _RANGES = {
     "brightness": (0.6, 1.4),
     "contrast": (0.7, 1.3),
@@ -63,15 +90,18 @@ def draw(size: tuple[int, int], generator: torch.Generator) -> Draw:
         round(_LARGEST_SHIFT * width * (2 * uniform[-3] - 1)),
         round(_LARGEST_SHIFT * height * (2 * uniform[-2] - 1)),
     )
-    order_names = tuple(_COLOURS[index] for index in order)
+    order_names = tuple(list(_COLOURS)[index] for index in order)
     return Draw(order=order_names, shift=shift, flip=uniform[-1] < 0.5, noise_seed=int(seed), **values)
 
 
 def augment(images: Tensor, drawn: Draw) -> Tensor:
     """Augment images ``(B, 3, H, W)`` in fp32 or fp64, which are first clipped to [0, 1]."""
     noise = _normal(images, torch.Generator(device=images.device).manual_seed(drawn.noise_seed))
-    images = moved(_recoloured(images, drawn), drawn.angle, drawn.shift, drawn.scale, margin=blur.REACH)
-    return blur.blurred_with_noise(images, drawn.sigma, noise, _NOISE, flip=drawn.flip)
+    images = moved(_recoloured(images, drawn), drawn.angle, drawn.shift, drawn.scale, margin=_REACH)
+    images = TF.gaussian_blur(images, [2 * _REACH + 1] * 2, [drawn.sigma] * 2)
+    images = images[:, :, _REACH:-_REACH, _REACH:-_REACH]
+    images = images.flip(-1) if drawn.flip else images
+    return (images + _NOISE * noise).clamp(0, 1)
 
 
 def augment_without_noise(images: Tensor, drawn: Draw) -> Tensor:
@@ -81,7 +111,10 @@ def augment_without_noise(images: Tensor, drawn: Draw) -> Tensor:
 
 
 def _recoloured(images: Tensor, drawn: Draw) -> Tensor:
-    return colours.changed(images, [(name, getattr(drawn, name)) for name in drawn.order])
+    images = images.clamp(0, 1)
+    for name in drawn.order:
+        images = _COLOURS[name](images, getattr(drawn, name))
+    return images
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.utils.pair_scores import pair_scores
+from ramen.utils.numerics import pair_scores
 
 CHANGES = (
     "autocontrast",

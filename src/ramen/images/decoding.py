@@ -6,11 +6,13 @@ Files are read, never mapped into memory: one that somebody shortens meanwhile c
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import (  # the plugins too: Pillow would load all that it has before it tries one that is not loaded
+    AvifImagePlugin,  # noqa: F401
     BmpImagePlugin,  # noqa: F401
     ExifTags,
     GifImagePlugin,  # noqa: F401
@@ -24,15 +26,26 @@ from PIL import (  # the plugins too: Pillow would load all that it has before i
 )
 from torch import Tensor
 
-from ramen.images.file_checks import LimitedReads, check_scans, check_tags, check_texts, gif_size
-from ramen.images.file_reading import check_bytes, read_file, read_object
-from ramen.images.file_suffixes import SUFFIXES_BY_FORMAT
-from ramen.images.pillow_warnings import no_pillow_warnings
+from ramen.images.file_checks import (
+    MAX_SIDE,
+    SUFFIXES_BY_FORMAT,
+    LimitedReads,
+    check_bytes,
+    check_chunks,
+    check_scans,
+    check_tags,
+    declared_size,
+    is_heif,
+    no_pillow_warnings,
+    read_file,
+    read_object,
+    silence_libtiff,
+)
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
 from ramen.utils import checks
-from ramen.utils.byte_sizes import readable_bytes
+from ramen.utils.checks import readable_bytes
 
-DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)  # JPEG, PNG, WEBP, BMP, GIF, TIFF
+DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)  # JPEG, PNG, WEBP, BMP, GIF, TIFF, HEIF, AVIF
 MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
 MAX_BYTES = 2**26
 
@@ -50,7 +63,9 @@ _TURNS = {  # by the value of EXIF's orientation
     8: Image.Transpose.ROTATE_90,
 }
 _MAX_LAYERS = 8  # of a TIFF file, whose channels may be stored one after the other
-_MAX_RLE_PIXELS = 2**22  # of a BMP file, which Pillow decodes in Python
+_MAX_RLE_PIXELS, _MAX_RLE_BYTES = 2**22, 2**21  # of a BMP file, which Pillow decodes in Python
+_BYTES_PER_PIXEL = {"WEBP": 16}  # that a decoder allocates; 4 for others
+_BUDGET = 8  # bytes per allowed pixel that a decoder may allocate
 _MAX_EXIF = 2**20  # bytes; within a JPEG file there is room for 64 KiB
 _LONGEST_REASON = 300  # characters; what a decoder says may quote the file
 
@@ -69,8 +84,9 @@ class DecodingSettings:
 
     Args:
         formats: Those of ``DEFAULT_FORMATS`` that are accepted; no other decoder is ever tried.
-        max_pixels: The most pixels that an image may have. Decoding takes about 4 bytes for each of them,
-            and as much again if colours are converted or the image is turned.
+        max_pixels: The most pixels that an image may have; a WebP file, whose decoder takes 16 bytes for
+            each, half as many. Decoding others takes about 4 bytes for each, and as much again if colours
+            are converted or the image is turned.
         max_bytes: The most bytes that a file may have.
         orient: Turn images as their EXIF orientation says. TIFF files are turned in any case, by Pillow.
     """
@@ -158,23 +174,41 @@ def _reason(error: Exception) -> str:
 def _from_bytes(data: bytes, settings: DecodingSettings) -> Image.Image:
     if not data:
         raise ValueError("it is empty")
-    if data.startswith(b"GIF8"):
-        _check_pixels(gif_size(data), settings.max_pixels)
-    elif data.startswith(b"\x89PNG"):
-        check_texts(data)
+    size = declared_size(data)
+    if size is not None:
+        _check_pixels(size, settings.max_pixels, "WEBP" if data.startswith(b"RIFF") else "")
+    if data.startswith(b"\x89PNG"):
+        check_chunks(data)
     elif data.startswith((b"II", b"MM")):
         check_tags(data)
+        silence_libtiff()
+    elif is_heif(data):
+        _open_heif()
+    file = LimitedReads(data)
+    formats = [name for name in settings.formats if (name == "HEIF") == is_heif(data)]
     try:
-        image = Image.open(LimitedReads(data), formats=settings.formats)
+        image = Image.open(file, formats=formats)
     except UnidentifiedImageError:
         raise ValueError(f"it is none of {', '.join(settings.formats)}, or its header is damaged") from None
     except Image.DecompressionBombError:
         raise ValueError(f"its header declares far more than {settings.max_pixels} pixels") from None
     with image:
-        _check_pixels(image.size, settings.max_pixels)
+        _check_pixels(image.size, settings.max_pixels, image.format or "")
         _check_work(image, data)
+        if _is_run_length_encoded(image):
+            file.allow(len(data))  # it is read code by code
         image.load()
         return _finished(image, settings)
+
+
+@cache
+def _open_heif() -> None:
+    """Let Pillow open HEIF files, those of most phones: the image alone, on the calling thread."""
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(
+        thumbnails=False, depth_images=False, aux_images=False, decode_threads=1, save_nclx_profile=False
+    )
 
 
 def _check_work(image: ImageFile.ImageFile, data: bytes) -> None:
@@ -185,8 +219,15 @@ def _check_work(image: ImageFile.ImageFile, data: bytes) -> None:
     tiles = [tile.extents for tile in image.tile if tile.extents is not None]
     if sum((right - left) * (lower - upper) for left, upper, right, lower in tiles) > _MAX_LAYERS * pixels:
         raise ValueError("its strips cover it too many times")
-    if any(tile.codec_name == "bmp_rle" for tile in image.tile) and pixels > _MAX_RLE_PIXELS:
-        raise ValueError(f"it has {pixels} run-length encoded pixels, more than {_MAX_RLE_PIXELS}")
+    if _is_run_length_encoded(image) and (pixels > _MAX_RLE_PIXELS or len(data) > _MAX_RLE_BYTES):
+        raise ValueError(
+            f"it has {pixels} run-length encoded pixels in {len(data)} bytes, more than {_MAX_RLE_PIXELS} "
+            f"pixels or {_MAX_RLE_BYTES} bytes"
+        )
+
+
+def _is_run_length_encoded(image: ImageFile.ImageFile) -> bool:
+    return any(tile.codec_name == "bmp_rle" for tile in image.tile)
 
 
 # -- pixels -----------------------------------------------------------------------------------------
@@ -226,12 +267,17 @@ def _from_array(array: NDArray[Any], settings: DecodingSettings) -> Image.Image:
     return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
 
 
-def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:
+def _check_pixels(size: tuple[int, int], max_pixels: int, format_name: str = "") -> None:
     width, height = size
     if width < 1 or height < 1:
         raise ValueError(f"it has no pixels ({width} x {height})")
-    if width * height > max_pixels:
-        raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels}")
+    if max(size) > MAX_SIDE:
+        raise ValueError(f"it has {width} x {height} pixels, and no side may be longer than {MAX_SIDE}")
+    most = min(max_pixels, _BUDGET * max_pixels // _BYTES_PER_PIXEL.get(format_name, 4))
+    if width * height > most:
+        raise ValueError(
+            f"it has {width} x {height} pixels, more than {most}: max_pixels (--max-pixels) allows more"
+        )
 
 
 def _finished(image: Image.Image, settings: DecodingSettings) -> Image.Image:
@@ -247,7 +293,7 @@ def _finished(image: Image.Image, settings: DecodingSettings) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     """EXIF's number; 1, which means upright, if there is none, or none that can be read."""
-    length = len(image.info.get("exif", b""))
+    length = len(image.info.get("exif") or b"")  # None for HEIF files without
     if length > _MAX_EXIF:
         raise ValueError(
             f"its EXIF data have {readable_bytes(length)}, more than {readable_bytes(_MAX_EXIF)}"

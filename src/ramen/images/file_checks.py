@@ -4,14 +4,28 @@ Few bytes can keep a decoder busy for hours, or make it allocate memory before a
 image is. These are the cases that Pillow leaves to its caller.
 """
 
+import ctypes
 import io
+import os
 import re
+import stat
 import struct
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ramen.utils.checks import readable_bytes
 
 MAX_READS = 2**14  # while a file is parsed, beside those that its size justifies
 _BYTES_PER_READ = 512  # a PNG file in chunks of 8 KiB takes three reads for each
 MAX_SCANS = 32  # of a JPEG file; encoders write about ten
 MAX_TEXTS = 32  # of a PNG file; Pillow decompresses up to 1 MiB of each
+MAX_SIDE = 2**16 - 1  # pixels, as in a JPEG file
 MAX_NUMBERS = 2**14  # of one tag of a TIFF file, such as the places of its strips
 
 # A marker with its code, but not the ones within a scan: a stuffed byte, a restart marker.
@@ -30,6 +44,10 @@ class LimitedReads(io.BytesIO):
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
         self._allowed = self._left = MAX_READS + len(data) // _BYTES_PER_READ
+
+    def allow(self, pieces: int) -> None:
+        """Let so many more pieces be read."""
+        self._left += pieces
 
     def read(self, size: int | None = -1, /) -> bytes:
         """The next bytes."""
@@ -57,10 +75,59 @@ def check_scans(data: bytes) -> None:
         position += max(2, int.from_bytes(data[position : position + 2]))
 
 
-def check_texts(data: bytes) -> None:
-    """Refuse a PNG file of more than ``MAX_TEXTS`` texts that may be compressed."""
-    if data.count(b"zTXt") + data.count(b"iTXt") > MAX_TEXTS:
-        raise ValueError(f"it has more than {MAX_TEXTS} compressed texts")
+def check_chunks(data: bytes) -> None:
+    """Refuse a PNG file with more compressed data beside its pixels than one profile and ``MAX_TEXTS`` texts.
+
+    Pillow decompresses up to 1 MiB of every profile and text, and keeps the last profile.
+    """
+    if data.count(b"iCCP") <= 1 and data.count(b"zTXt") + data.count(b"iTXt") <= MAX_TEXTS:  # quickly
+        return
+    position, profiles, texts = 8, 0, 0
+    while position + 8 <= len(data):  # Pillow gives up at the first chunk that is damaged
+        length, kind = int.from_bytes(data[position : position + 4]), data[position + 4 : position + 8]
+        profiles, texts = profiles + (kind == b"iCCP"), texts + (kind in (b"zTXt", b"iTXt"))
+        position += 12 + length
+    if profiles > 1:
+        raise ValueError(f"it has {profiles} colour profiles, more than one")
+    if texts > MAX_TEXTS:
+        raise ValueError(f"it has {texts} compressed texts, more than {MAX_TEXTS}")
+
+
+def is_heif(data: bytes) -> bool:
+    """Whether a file is of the HEIF family, but for AVIF, which has a decoder of its own.
+
+    >>> is_heif(b"\\0\\0\\0\\x18ftypheic\\0\\0\\0\\0mif1heic"), is_heif(b"\\0\\0\\0\\x18ftypavif\\0\\0\\0\\0")
+    (True, False)
+    """
+    return data[4:8] == b"ftyp" and data[8:12] not in (b"avif", b"avis")
+
+
+def declared_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height as the header of a PNG, GIF, WebP or BMP file has them; None for any other file.
+
+    Before Pillow opens it, which allocates memory for some of them.
+    """
+    if data.startswith(b"GIF8"):
+        return gif_size(data)
+    if data.startswith(b"\x89PNG"):
+        return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _webp_size(data[12:30])
+    if data.startswith(b"BM") and len(data) >= 26 and data[14] >= 40:
+        width, height = struct.unpack_from("<ii", data, 18)
+        return abs(width), abs(height)
+    return None
+
+
+def _webp_size(chunk: bytes) -> tuple[int, int] | None:
+    if len(chunk) < 18:
+        return None
+    if chunk[:4] == b"VP8X":
+        return 1 + int.from_bytes(chunk[12:15], "little"), 1 + int.from_bytes(chunk[15:18], "little")
+    if chunk[:4] == b"VP8L":
+        bits = int.from_bytes(chunk[9:13], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return _pair(chunk, 14)[0] & 0x3FFF, _pair(chunk, 14)[1] & 0x3FFF
 
 
 def check_tags(data: bytes) -> None:
@@ -126,3 +193,140 @@ def _skip_extension(file: LimitedReads) -> None:
 def _block(file: LimitedReads) -> bytes:
     length = file.read(1)
     return file.read(length[0]) if length and length[0] else b""
+
+
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """All bytes of a regular file; ValueError if it is something else or has more than ``max_bytes``."""
+    _check_is_file(os.stat(path))  # before it is opened, which is already an action for some devices
+    # Without waiting for a writer, should it have become a FIFO meanwhile.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        _check_is_file(status)
+        check_bytes(status.st_size, max_bytes)
+        return read_object(file, max_bytes)
+
+
+def _check_is_file(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError("it is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+
+
+def check_bytes(count: int, max_bytes: int) -> None:
+    """ValueError if ``count`` is more than ``max_bytes``."""
+    if count > max_bytes:
+        raise ValueError(f"it has {readable_bytes(count)}, more than {readable_bytes(max_bytes)}")
+
+
+def read_object(file: Any, max_bytes: int) -> bytes:
+    """All bytes of a file object; no more than one beyond ``max_bytes`` is ever read."""
+    if getattr(file, "seekable", lambda: False)():
+        file.seek(0)
+    parts: list[bytes] = []
+    missing = max_bytes + 1
+    while missing > 0 and (part := file.read(missing)):
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise TypeError(f"its file must be opened in binary mode, but it gave {type(part).__name__}")
+        parts.append(bytes(part))
+        missing -= len(part)
+    if missing <= 0:
+        raise ValueError(f"it has more than {readable_bytes(max_bytes)}")
+    return b"".join(parts)
+
+
+# Of data sets. GIF is not among them, as in the loaders that published results were measured with.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
+
+# Of photographs: by the formats that ``ramen.images.decoding`` reads.
+SUFFIXES_BY_FORMAT = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png", ".apng"),
+    "WEBP": (".webp",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "TIFF": (".tif", ".tiff"),
+    "HEIF": (".heic", ".heif", ".hif"),
+    "AVIF": (".avif",),
+}
+
+
+def has_image_suffix(name: str) -> bool:
+    """Whether a file of that name counts as an image, in upper or lower case.
+
+    >>> has_image_suffix("cat.JPEG"), has_image_suffix("cat.txt"), has_image_suffix(".jpg")
+    (True, False, False)
+    """
+    stem, dot, suffix = name.rpartition(".")
+    return bool(stem) and (dot + suffix).lower() in IMAGE_SUFFIXES
+
+
+def has_suffix_of(name: str, formats: Iterable[str]) -> bool:
+    """Whether a file of that name should be in one of these formats, in upper or lower case.
+
+    >>> has_suffix_of("cat.GIF", ["GIF"]), has_suffix_of("cat.gif", ["PNG"]), has_suffix_of(".gif", ["GIF"])
+    (True, False, False)
+    """
+    stem, dot, suffix = name.rpartition(".")
+    return bool(stem) and any((dot + suffix).lower() in SUFFIXES_BY_FORMAT[known] for known in formats)
+
+
+_FROM_PILLOW = r"PIL\b"
+_lock = threading.Lock()
+_inside = 0  # threads that are in such a block
+_outer = ExitStack()  # the filters as they were before the first of them
+
+
+@contextmanager
+def no_pillow_warnings() -> Iterator[None]:
+    """Ignore warnings that come from Pillow's modules; all others pass, also those of other threads.
+
+    Python's filters belong to the whole process. Threads that saved and restored them on their own could
+    restore those of each other, so the first one to enter saves them and the last one to leave restores them.
+    """
+    if getattr(sys.flags, "context_aware_warnings", False):  # each thread has its own
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=_FROM_PILLOW)
+            yield
+        return
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
+    global _inside
+    with _lock:
+        if _inside == 0:
+            _outer.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module=_FROM_PILLOW)
+        _inside += 1
+
+
+def _leave() -> None:
+    global _inside
+    with _lock:
+        _inside -= 1
+        if _inside == 0:
+            _outer.close()
+
+
+@cache
+def silence_libtiff() -> None:
+    """Let the copies of libtiff in this process say nothing; does nothing where they cannot be found."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not on Linux
+        return
+    for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libtiff" in line}:
+        try:
+            library = ctypes.CDLL(path)
+            for name in ("TIFFSetWarningHandler", "TIFFSetErrorHandler"):
+                setter = getattr(library, name)
+                setter.argtypes, setter.restype = [ctypes.c_void_p], ctypes.c_void_p
+                setter(None)
+        except (OSError, AttributeError):
+            continue

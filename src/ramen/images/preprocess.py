@@ -15,27 +15,138 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from ramen.images import resize
-from ramen.images.decoding import UnreadableImageError
-from ramen.images.filter_weights import Span
-from ramen.images.geometry import CROPS, RESIZE_MODES, centre, centring, fitted_size
-from ramen.images.image_inputs import (
-    MAX_PIXELS,
-    ImageInput,
-    as_batch,
-    as_sequence,
-    check_tensor,
-    name_of,
-    open_image,
-)
-from ramen.images.pillow_warnings import no_pillow_warnings
-from ramen.images.rgb import to_eight_bits
+from ramen.images.decoding import MissingImageError, UnreadableImageError
+from ramen.images.file_checks import no_pillow_warnings
+from ramen.images.resize import Span
+from ramen.images.rgb import to_eight_bits, to_rgb
 from ramen.utils import checks
 from ramen.utils.devices import parse_device, parse_dtype, upload
 from ramen.utils.numerics import plain_numerics
+
+MAX_PIXELS = 89_478_485  # of a file that its user chose; Pillow warns of larger ones
+
+ImageInput = Image.Image | str | os.PathLike[str] | Tensor
+
+
+def open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Read an image file of a data set completely, as it is stored: EXIF orientation is ignored.
+
+    An ``UnreadableImageError`` names a file that is missing, damaged or enormous. For files of strangers, and
+    to have photographs turned, see ``ramen.images.decoding``.
+    """
+    name = os.fspath(path)
+    with no_pillow_warnings():
+        try:
+            image = Image.open(name)
+        except FileNotFoundError:
+            raise MissingImageError(f"no image file at {name}") from None
+        except Exception as error:
+            raise UnreadableImageError(f"{name} cannot be read as an image: {error}") from error
+        with image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise UnreadableImageError(f"{name} has {width} x {height} pixels, more than {max_pixels}")
+            if image.format == "EPS":  # a program, which Pillow would run
+                raise UnreadableImageError(f"{name} cannot be read as an image: it is a PostScript file")
+            try:
+                image.load()
+            except Exception as error:  # decoders raise errors of all kinds
+                raise UnreadableImageError(f"{name} cannot be read as an image: {error}") from error
+            return image
+
+
+def open_rgb(path: str | os.PathLike[str]) -> Image.Image:
+    """``open_image`` in mode RGB; a file whose numbers cannot be converted is unreadable too."""
+    image = open_image(path)
+    with no_pillow_warnings():
+        try:
+            return to_rgb(image)
+        except ValueError as error:
+            raise UnreadableImageError(f"{os.fspath(path)} cannot be read as an image: {error}") from error
+
+
+def as_sequence(images: ImageInput | Sequence[ImageInput]) -> Tensor | Sequence[ImageInput]:
+    """The images one by one; checks that there are any."""
+    if isinstance(images, Image.Image | str | os.PathLike) or (
+        isinstance(images, Tensor) and images.ndim < 4
+    ):
+        images = [images]
+    elif not isinstance(images, Tensor | Sequence):
+        raise TypeError(f"images must be PIL images, paths or uint8 tensors, got {type(images).__name__}")
+    if len(images) == 0:
+        raise ValueError("images must hold at least one image, got none")
+    return images
+
+
+def as_batch(sources: Tensor | Sequence[ImageInput]) -> Tensor | None:
+    """Tensors of one size and device as a batch; None for other images."""
+    if isinstance(sources, Tensor):
+        check_tensor(sources[0])
+        return sources
+    tensors = [check_tensor(source) for source in sources if isinstance(source, Tensor)]
+    are_alike = len(tensors) == len(sources) and len({(t.shape, t.device) for t in tensors}) == 1
+    return torch.stack(tensors) if are_alike else None
+
+
+def check_tensor(image: Tensor) -> Tensor:
+    """``image``, if it is one of uint8."""
+    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
+        raise ValueError(
+            f"images: a tensor must be uint8 of shape (3, H, W), got {image.dtype} {tuple(image.shape)}"
+        )
+    return image
+
+
+def name_of(source: ImageInput, index: int) -> str:
+    """What errors call an image: its path, or its place among the others."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {index}"
+
+
+RESIZE_MODES = ("shortest", "longest", "squash")
+CROPS = ("nearest", "floor")
+
+
+def fitted_size(size: tuple[int, int], target: tuple[int, int], resize_mode: str) -> tuple[int, int]:
+    """Width and height to resize to, given the image's width and height and the target's height and width."""
+    width, height = size
+    target_height, target_width = target
+    if resize_mode == "squash":
+        return target_width, target_height
+    if resize_mode == "shortest" and target_height == target_width:
+        long_side = int(target_height * max(size) / min(size))
+        return (target_width, long_side) if width <= height else (long_side, target_height)
+    ratios = (height / target_height, width / target_width)
+    ratio = max(ratios) if resize_mode == "longest" else min(ratios)
+    return round(width / ratio), round(height / ratio)
+
+
+def centre(image: Image.Image, size: tuple[int, int], fill: int, crop: str = "nearest") -> Image.Image:
+    """The centre of ``image``, padded if it is smaller than the height and width ``size``."""
+    height, width = size
+    above, below, top = centring(image.height, height, crop)
+    before, after, left = centring(image.width, width, crop)
+    if above or below or before or after:
+        bands = len(image.getbands())
+        colour = fill if bands == 1 else (fill,) * bands
+        image = ImageOps.expand(image, (before, above, after, below), colour)
+    return image.crop((left, top, left + width, top + height))
+
+
+def centring(length: int, target: int, crop: str = "nearest") -> tuple[int, int, int]:
+    """Along one axis: pixels to add before and after, and then where the ``target`` central pixels start.
+
+    If an odd number of pixels is to be cut off, ``crop`` says where: ``"nearest"`` rounds half a pixel to an
+    even number, as torchvision does, ``"floor"`` rounds it down, as transformers does.
+    """
+    missing = max(0, target - length)
+    left_over = length + missing - target
+    start = left_over // 2 if crop == "floor" else round(left_over / 2)
+    return missing // 2, (missing + 1) // 2, start
+
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

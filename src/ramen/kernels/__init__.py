@@ -1,21 +1,21 @@
-"""Triton kernels for GPUs, each beside the plain torch function that it must equal.
+"""Triton kernels for GPUs: in each file a plain torch function, and the programs that must equal it.
 
-A module here holds the functions that the rest of the package calls, their plain torch form and the code that
-launches the Triton programs, which are in the module of the same name in ``ramen.kernels.programs``. Only
-``load`` imports those, so that everything else works without Triton. No kernel waits for the device, and all
-can be recorded in a CUDA graph.
+Triton is imported at the first launch, so that everything else works without it. No kernel waits for the
+device, and all can be recorded in a CUDA graph.
 """
 
 import contextlib
 import importlib
 import importlib.util
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
 
-LAUNCH_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # of the programs that move and sum stored rows
+_LOADING = Lock()
 
 
 @cache
@@ -32,10 +32,34 @@ def usable_on(device: torch.device, minimum_capability: tuple[int, int] = (7, 0)
     return available()
 
 
-@cache
-def load(name: str) -> Any:
-    """The module of Triton programs of that name."""
-    return importlib.import_module(f"ramen.kernels.programs.{name}")
+def in_bfloat16_on_a_cpu(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is one of those for which plain torch would convert back and forth."""
+    return tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu"
+
+
+def program(function: Callable[..., Any]) -> Any:
+    """A Triton program, or a function that programs call: ``program[grid](...)`` launches it.
+
+    The first launch of one of a file's programs loads Triton, whose language becomes the global name ``tl``
+    of that file. Until then it is not needed: annotations have to be text.
+    """
+    return _Program(function)
+
+
+class _Program:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        names = self.function.__globals__
+        with _LOADING:
+            if "tl" not in names:
+                triton = importlib.import_module("triton")
+                for name, value in list(names.items()):
+                    if isinstance(value, _Program):
+                        names[name] = triton.jit(value.function)
+                names["tl"] = triton.language
+        return names[self.function.__name__][grid]
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

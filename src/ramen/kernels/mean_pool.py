@@ -4,11 +4,17 @@ torch's own program for feature maps with the channels of a pixel beside each ot
 as long as the memory needs: it was half of a ResNet's backward pass.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from ramen import kernels
 
+if TYPE_CHECKING:
+    import triton.language as tl
 Window = tuple[int, int]
 
 _BLOCK = 1024
@@ -61,9 +67,7 @@ def _forward_triton(x: Tensor, window: Window) -> Tensor:
     output = empty_map(x, torch.Size((images, channels, rows, columns)))
     grid = (images * rows, -(-columns * channels // _BLOCK))
     with kernels.current_device(x.device):
-        kernels.load("mean_pool").mean_pool[grid](
-            x, output, height, width, rows, columns, channels, *window, BLOCK=_BLOCK, num_warps=4
-        )
+        mean_pool[grid](x, output, height, width, rows, columns, channels, *window, BLOCK=_BLOCK, num_warps=4)
     return output
 
 
@@ -74,7 +78,66 @@ def _backward_triton(gradient: Tensor, shape: torch.Size, window: Window) -> Ten
     total = empty_map(gradient, shape)
     grid = (images * height, -(-width * channels // _BLOCK))
     with kernels.current_device(gradient.device):
-        kernels.load("mean_pool").mean_pool_backward[grid](
+        mean_pool_backward[grid](
             gradient, total, height, width, rows, columns, channels, *window, BLOCK=_BLOCK, num_warps=4
         )
     return total
+
+
+# -- programs ---------------------------------------------------------------------------------------
+
+
+@kernels.program
+def mean_pool(
+    x_pointer,
+    output_pointer,
+    height,
+    width,
+    rows,
+    columns,
+    channels,
+    DOWN: tl.constexpr,
+    ACROSS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A part of one row of windows of one image."""
+    row = tl.program_id(0).to(tl.int64)  # counted over all images
+    image, own_row = row // rows, row % rows
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < columns * channels
+    column, channel = place // channels, place % channels
+    first = ((image * height + own_row * DOWN) * width + column * ACROSS) * channels + channel
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for down in tl.static_range(DOWN):
+        for across in tl.static_range(ACROSS):
+            pixel = x_pointer + first + (down * width + across) * channels
+            total += tl.load(pixel, mask=inside, other=0.0).to(tl.float32)
+    mean = total / (DOWN * ACROSS)
+    output = output_pointer + row * columns * channels + place
+    tl.store(output, mean.to(output_pointer.dtype.element_ty), mask=inside)
+
+
+@kernels.program
+def mean_pool_backward(
+    gradient_pointer,
+    total_pointer,
+    height,
+    width,
+    rows,
+    columns,
+    channels,
+    DOWN: tl.constexpr,
+    ACROSS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A part of one row of pixels of one image; pixels in no window get zero."""
+    pixel_row = tl.program_id(0).to(tl.int64)
+    image, own_row = pixel_row // height, pixel_row % height // DOWN
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < width * channels
+    column, channel = place // channels // ACROSS, place % channels
+    pooled = inside & (column < tl.where(own_row < rows, columns, 0))
+    found = gradient_pointer + ((image * rows + own_row) * columns + column) * channels + channel
+    gradient = tl.load(found, mask=pooled, other=0.0).to(tl.float32) / (DOWN * ACROSS)
+    total = total_pointer + pixel_row * width * channels + place
+    tl.store(total, gradient.to(total_pointer.dtype.element_ty), mask=inside)

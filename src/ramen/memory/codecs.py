@@ -2,27 +2,26 @@
 
 ``encode`` turns rows of gradients into rows of stored numbers and their scales. ``fp32`` and ``fp16`` have
 one scale per row, which keeps the row within the range of its dtype: plain fp16 would flush the gradients of
-confident images to zero and overflow for others. ``int8``, ``int4`` and ``sign`` pack their codes and have
-one scale per block of a row (``ramen.memory.scale_blocks``); a value is its code times that scale.
+confident images to zero and overflow for others. ``sign`` stores one bit per value and one scale per block:
+gradients of different layers differ in magnitude, so blocks follow the layers' parameters.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.memory.scale_blocks import UNIT, Blocks
-
-CODECS = ("fp32", "fp16", "int8", "int4", "sign")  # most exact first
-_BITS = {"int8": 8, "int4": 4, "sign": 1}
+CODECS = ("fp32", "fp16", "sign")  # most exact first
+UNIT = 32
+LARGEST_BLOCK = 1024
 _TINY = torch.finfo(torch.float32).tiny
-_PANEL_BYTES = 64 * 2**20  # what is widened to fp32 at a time
+_PANEL_BYTES = 8 * 2**20  # what is widened to fp32 at a time, and stays in a CPU's cache
 
 
-class Codec(ABC):
-    """A storage format for gradients of one length; ``create`` makes one.
+class FloatCodec:
+    """Plain floating-point numbers and one scale per row.
 
     Attributes:
         name: One of ``CODECS``.
@@ -34,85 +33,6 @@ class Codec(ABC):
         embedding_dtype: The dtype of the embeddings stored with the gradients.
     """
 
-    name: str
-    size: int
-    dtype: torch.dtype
-    width: int
-    scale_dtype: torch.dtype
-    scale_width: int
-    embedding_dtype = torch.float16
-
-    @abstractmethod
-    def encode(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Stored rows ``(n, width)`` and their scales, ``(n, scale_width)`` or ``(n,)``."""
-
-    def decode(self, stored: Tensor, scales: Tensor) -> Tensor:
-        """The gradients ``(n, G)`` in fp32, as exactly as they are stored."""
-        every = torch.arange(len(stored), device=stored.device)[:, None]
-        ones = torch.ones_like(every, dtype=torch.float32)
-        return self.flat(self.unpack(stored, scales)) * self.fold(ones, scales, every)
-
-    def fold(self, weights: Tensor, scales: Tensor, rows: Tensor) -> Tensor:
-        """The factors of unpacked ``rows``: the weights, times the scales if ``unpack`` leaves them out."""
-        return weights
-
-    @abstractmethod
-    def unpack(self, stored: Tensor, scales: Tensor, first: int = 0) -> Tensor:
-        """Stored numbers as fp32, up to a factor per row.
-
-        Args:
-            stored: Whole rows, or a slice of their columns from ``panels``.
-            scales: All scales of these rows.
-            first: The first column of the slice.
-        """
-
-    def flat(self, unpacked: Tensor) -> Tensor:
-        """Whole unpacked rows without padding, ``(n, G)``."""
-        return unpacked
-
-    def panels(self, rows: int, most_bytes: int, *, unpacked: bool, first: int = 0) -> Iterator[slice]:
-        """Slices of the stored columns; ``rows`` rows of one take about ``most_bytes``, stored or unpacked.
-
-        They begin at ``first``, which must itself be the start of such a slice.
-        """
-        step = self._aligned(most_bytes // (rows * (4 if unpacked else self.dtype.itemsize)), unpacked)
-        for start in range(first, self.width, step):
-            yield slice(start, min(self.width, start + step))
-
-    def sum_rows(
-        self,
-        stored: Tensor,
-        scales: Tensor,
-        rows: Tensor,
-        weights: Tensor,
-        accumulate: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)``, in plain torch.
-
-        The rows in use are collected, unpacked and summed, a panel of columns at a time. On a CPU that reads
-        far less than a dense product does. The sums are in fp32, or in fp64 if they ``accumulate`` in that.
-        """
-        weights = self.fold(weights, scales, rows).to(accumulate)
-        if stored.dtype == accumulate and stored.device == weights.device:
-            return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
-        used, position = rows.to(stored.device).unique(return_inverse=True)
-        position, scales = position.to(weights.device), scales[used.to(scales.device)]
-        sums = []
-        for panel in self.panels(len(used), _PANEL_BYTES, unpacked=True):
-            part = _moved(stored[:, panel].index_select(0, used), weights.device)
-            # in fp32: summation in half precision would lose bits
-            values = self.unpack(part, scales, panel.start).to(accumulate)
-            sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
-        return self.flat(torch.cat(sums, dim=1))
-
-    @abstractmethod
-    def _aligned(self, columns: int, unpacked: bool) -> int:
-        """``columns`` rounded down to a multiple at which a row may be split, at least one such step."""
-
-
-class FloatCodec(Codec):
-    """Plain floating-point numbers and one scale per row."""
-
     scale_dtype = torch.float32
     scale_width = 0
 
@@ -122,103 +42,86 @@ class FloatCodec(Codec):
         self.dtype = self.embedding_dtype = torch.float32 if name == "fp32" else torch.float16
 
     def encode(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales the largest number of a row to 1 before rounding to fp16."""
+        """Rows ``(n, G)`` and scales ``(n,)``: the largest number of a row is 1 before rounding to fp16."""
         if self.dtype == torch.float32:
             return gradients.to(self.dtype), gradients.new_ones(len(gradients), dtype=torch.float32)
         largest = torch.linalg.vector_norm(gradients, torch.inf, dim=1).clamp_min(_TINY)
         return (gradients / largest[:, None]).to(self.dtype), largest.float()
 
-    def fold(self, weights: Tensor, scales: Tensor, rows: Tensor) -> Tensor:
-        """Weight times scale."""
-        return weights * scales[rows]
+    def decode(self, stored: Tensor, scales: Tensor) -> Tensor:
+        """The gradients ``(n, G)`` in fp32, as exactly as they are stored."""
+        return stored.float() * scales[:, None]
 
-    def unpack(self, stored: Tensor, scales: Tensor, first: int = 0) -> Tensor:
-        """The numbers in fp32."""
-        return stored.float()
+    def sum_rows(self, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+        """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32, in plain torch.
 
-    def _aligned(self, columns: int, unpacked: bool) -> int:
-        return max(64, columns // 64 * 64)
+        The rows in use are collected and summed, a panel of columns at a time. On a CPU that reads far less
+        than a dense product does.
+        """
+        weights = weights * scales[rows]
+        if stored.dtype == torch.float32:
+            return F.embedding_bag(rows, stored, per_sample_weights=weights, mode="sum")
+        used, position = rows.unique(return_inverse=True)
+        step = max(64, _PANEL_BYTES // (4 * len(used)) // 64 * 64)
+        sums = []
+        for panel in stored.split(step, 1):
+            values = panel.index_select(0, used).float()
+            sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
+        return torch.cat(sums, dim=1)
 
 
-class PackedCodec(Codec):
-    """Packed codes of 8, 4 or 1 bit, with one bfloat16 scale per block.
+class SignCodec:
+    """One bit per value, set if it is negative, and one bfloat16 scale per block, its mean magnitude.
 
-    Codes of several bits are integers from -127 to 127 or from -7 to 7, rounded to nearest; the largest value
-    of a block has the largest code. A single bit says whether a value is negative; the scale is then the mean
-    magnitude of the block, which minimises the squared error. A block whose scale would not be a normal fp32
-    number is stored as zeros.
-
-    The codes of a unit of 32 values are consecutive, starting at the lowest bit of the first byte, in two's
-    complement; the single bit of ``sign`` is set for negative values.
+    That scale minimises the squared error. A block whose scale would not be a normal fp32 number is stored as
+    zeros. The bits of a unit of 32 values are consecutive, starting at the lowest bit of the first byte.
     """
 
+    name = "sign"
+    dtype = torch.uint8
     scale_dtype = torch.bfloat16
+    embedding_dtype = torch.float16
 
-    def __init__(self, name: str, blocks: Blocks) -> None:
-        self.name = name
+    def __init__(self, blocks: "Blocks") -> None:
         self.blocks = blocks
         self.size = sum(blocks.sizes)
-        self.bits = _BITS[name]
-        self.dtype = torch.int8 if self.bits == 8 else torch.uint8
-        self.width = blocks.units * self.unit_width
+        self.width = blocks.units * UNIT // 8
         self.scale_width = len(blocks.sizes)
 
-    @property
-    def unit_width(self) -> int:
-        """Bytes that 32 values take."""
-        return UNIT * self.bits // 8
-
     def encode(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Packed codes and the blocks' scales."""
+        """Packed bits ``(n, width)`` and the blocks' scales ``(n, blocks)``."""
         values = self.blocks.spread(gradients.float())
-        scales = self._scales(values.abs())
-        if self.bits == 1:
-            return _pack_signs(values < 0), scales
-        divisors = self._of_units(torch.where(scales > 0, scales, torch.inf))
-        most = 2 ** (self.bits - 1) - 1
-        codes = (values / divisors).round_().clamp_(-most, most).to(torch.int8).flatten(1)
-        return codes if self.bits == 8 else _pack_nibbles(codes), scales
-
-    def _scales(self, sizes: Tensor) -> Tensor:
-        if self.bits == 1:
-            scales = self.blocks.members(sizes.sum(2)).sum(2) / self.blocks.tables(sizes.device).sizes
-        else:
-            scales = self.blocks.members(sizes.amax(2)).amax(2) / (2 ** (self.bits - 1) - 1)
+        means = self.blocks.members(values.abs().sum(2)).sum(2) / self.blocks.tables(values.device).sizes
         limits = torch.finfo(self.scale_dtype)
-        rounded = scales.clamp_max(limits.max).to(self.scale_dtype)
-        return torch.where(rounded >= limits.tiny, rounded, 0)
+        scales = means.clamp_max(limits.max).to(self.scale_dtype)
+        bit = torch.arange(8, dtype=torch.uint8, device=gradients.device)
+        eights: Tensor = (values < 0).flatten(1).unflatten(1, (-1, 8)).view(torch.uint8)
+        return (eights << bit).sum(2, dtype=torch.uint8), torch.where(scales >= limits.tiny, scales, 0)
 
-    def _of_units(self, scales: Tensor, units: slice = slice(None)) -> Tensor:
-        block = self.blocks.tables(scales.device).block[units]
-        return scales.float().index_select(1, block)[:, :, None]
+    def decode(self, stored: Tensor, scales: Tensor) -> Tensor:
+        """The gradients ``(n, G)`` in fp32, as exactly as they are stored."""
+        return self.blocks.flat(self._unpacked(stored, scales, 0))
 
-    def unpack(self, stored: Tensor, scales: Tensor, first: int = 0) -> Tensor:
-        """Code times scale, in whole units including padding, ``(n, 32 * units)``."""
-        first_unit = first // self.unit_width
-        units = slice(first_unit, first_unit + stored.shape[1] // self.unit_width)
-        if self.bits == 1:
-            codes = F.embedding(stored.int(), _signs_of_bytes(stored.device))
-        elif self.bits == 4:
-            pairs = stored.view(torch.int8)
-            codes = torch.stack([pairs << 4 >> 4, pairs >> 4], dim=-1).float()
-        else:
-            codes = stored.float()
-        codes = codes.view(len(stored), -1, UNIT)
-        return codes.mul_(self._of_units(scales, units)).flatten(1)
+    def sum_rows(self, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+        """As ``FloatCodec.sum_rows``."""
+        used, position = rows.unique(return_inverse=True)
+        scales = scales[used]
+        step = max(1, _PANEL_BYTES // (4 * len(used)) // UNIT) * UNIT // 8
+        sums = []
+        for number, panel in enumerate(stored.split(step, 1)):
+            values = self._unpacked(panel.index_select(0, used), scales, number * step)
+            sums.append(F.embedding_bag(position, values, per_sample_weights=weights, mode="sum"))
+        return self.blocks.flat(torch.cat(sums, dim=1))
 
-    def flat(self, unpacked: Tensor) -> Tensor:
-        """Remove the padding."""
-        return self.blocks.flat(unpacked)
-
-    def _aligned(self, columns: int, unpacked: bool) -> int:
-        units = columns // UNIT if unpacked else columns // self.unit_width
-        return max(1, units) * self.unit_width
+    def _unpacked(self, stored: Tensor, scales: Tensor, first: int) -> Tensor:
+        """The values of some columns in whole units including padding, ``(n, 32 * units)``."""
+        start = first * 8 // UNIT
+        block = self.blocks.tables(scales.device).block[start : start + stored.shape[1] * 8 // UNIT]
+        signs = F.embedding(stored.int(), _signs_of_bytes(stored.device)).view(len(stored), -1, UNIT)
+        return signs.mul_(scales.float().index_select(1, block)[:, :, None]).flatten(1)
 
 
-def _moved(part: Tensor, device: torch.device) -> Tensor:
-    if part.device == device:
-        return part
-    return part.pin_memory().to(device, non_blocking=True)  # the next panel is collected meanwhile
+Codec = FloatCodec | SignCodec
 
 
 def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
@@ -229,25 +132,105 @@ def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
         size: The gradients' length.
         blocks: Lengths of runs of values with similar magnitude, as for ``Blocks``.
     """
-    if name in _BITS:
-        return PackedCodec(name, Blocks(size, blocks))
-    return FloatCodec(name, size)
-
-
-def _pack_signs(negative: Tensor) -> Tensor:
-    bit = torch.arange(8, dtype=torch.uint8, device=negative.device)
-    eights: Tensor = negative.flatten(1).unflatten(1, (-1, 8)).view(torch.uint8)
-    return (eights << bit).sum(2, dtype=torch.uint8)
-
-
-def _pack_nibbles(codes: Tensor) -> Tensor:
-    first: Tensor
-    second: Tensor
-    first, second = codes.view(torch.uint8).unflatten(1, (-1, 2)).unbind(2)
-    return first & 15 | second << 4
+    return SignCodec(Blocks(size, blocks)) if name == "sign" else FloatCodec(name, size)
 
 
 def _signs_of_bytes(device: torch.device) -> Tensor:
     """``(256, 8)``: 1 or -1 for each bit of each byte."""
     byte, bit = torch.arange(256, device=device), torch.arange(8, device=device)
     return (1 - 2 * (byte[:, None] >> bit & 1)).float()
+
+
+class Blocks:
+    """The blocks of a gradient of length ``size``: runs of values that share one scale.
+
+    In a packed row every block begins at a whole unit of 32 values, so that no word of the row belongs to two
+    blocks; padding follows a block whose length is not a multiple of 32. The norm layers of the usual
+    encoders need none.
+
+    Args:
+        size: The gradient's length.
+        pieces: Lengths of consecutive runs of values that belong together; if not given, all values do. Runs
+            longer than 1,024 become several blocks.
+
+    Attributes:
+        sizes: How many values each block has.
+        units: Units of a packed row.
+        padded: Whether any block is followed by padding.
+
+    >>> blocks = Blocks(2100, [2060, 40])
+    >>> blocks.sizes, blocks.units, blocks.padded
+    ((1024, 1024, 12, 40), 67, True)
+    """
+
+    def __init__(self, size: int, pieces: Sequence[int] | None = None) -> None:
+        pieces = [size] if pieces is None else list(pieces)
+        if sum(pieces) != size or min(pieces) < 1:
+            raise ValueError(f"blocks must be positive lengths that add up to {size}, got {pieces}")
+        starts = ((piece, start) for piece in pieces for start in range(0, piece, LARGEST_BLOCK))
+        self.sizes = tuple(min(LARGEST_BLOCK, piece - start) for piece, start in starts)
+        self.units = sum(map(_units, self.sizes))
+        self.padded = self.units * UNIT != size
+        self._even = len(set(map(_units, self.sizes))) == 1
+        self._tables: dict[torch.device, Tables] = {}
+
+    def tables(self, device: torch.device) -> "Tables":
+        """The positions of all blocks, as tensors on ``device``."""
+        if device not in self._tables:
+            self._tables[device] = Tables.of(self.sizes, device)
+        return self._tables[device]
+
+    def spread(self, gradients: Tensor) -> Tensor:
+        """``(n, size)`` as ``(n, units, 32)``, with zeros as padding."""
+        if self.padded:
+            columns = self.tables(gradients.device).columns
+            wide = gradients.new_zeros(len(gradients), self.units * UNIT)
+            gradients = wide.index_copy_(1, columns, gradients)
+        return gradients.reshape(len(gradients), self.units, UNIT)
+
+    def flat(self, wide: Tensor) -> Tensor:
+        """``(n, units * 32)`` without the padding."""
+        return wide.index_select(1, self.tables(wide.device).columns) if self.padded else wide
+
+    def members(self, of_units: Tensor) -> Tensor:
+        """``(n, units)`` as ``(n, blocks, most units of a block)``, with zeros after shorter blocks."""
+        if self._even:
+            return of_units.reshape(len(of_units), len(self.sizes), self.units // len(self.sizes))
+        return F.pad(of_units, (0, 1))[:, self.tables(of_units.device).members]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The blocks of a gradient as tensors on one device."""
+
+    sizes: Tensor  # (blocks,) fp32
+    columns: Tensor  # (size,): the position of each value in a packed row
+    members: Tensor  # (blocks, most units of a block): each block's units, filled up with the number of units
+    block: Tensor  # (units,): the block of each unit
+    start: Tensor  # (units,): the first value in each unit
+    stop: Tensor  # (units,): one past the end
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], device: torch.device) -> "Tables":
+        """Compute them for blocks of these sizes."""
+        columns: list[int] = []
+        members: list[list[int]] = []
+        units: list[tuple[int, int, int]] = []
+        for block, size in enumerate(sizes):
+            begin, end = len(columns), len(columns) + size
+            columns += range(len(units) * UNIT, len(units) * UNIT + size)
+            members.append(list(range(len(units), len(units) + _units(size))))
+            units += [(block, start, min(start + UNIT, end)) for start in range(begin, end, UNIT)]
+        most = max(map(len, members))
+        filled = [row + [len(units)] * (most - len(row)) for row in members]
+        of_units = torch.tensor(units, dtype=torch.int32, device="cpu").T.contiguous().to(device)
+        return cls(
+            torch.tensor(sizes, dtype=torch.float32, device="cpu").to(device),
+            torch.tensor(columns, device="cpu").to(device),
+            torch.tensor(filled, device="cpu").to(device),
+            *of_units,
+        )
+
+
+def _units(size: int) -> int:
+    return -(-size // UNIT)

@@ -14,9 +14,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ramen.memory.row_table import ColumnSpec
-from ramen.memory.stream_memory import StreamMemory, expect, expect_at_least, expect_finite, expect_names
-from ramen.utils.byte_sizes import readable_bytes
+from ramen.memory.base import StreamMemory, expect, expect_at_least, expect_finite, expect_names
+from ramen.memory.rows import ColumnSpec
+from ramen.utils.checks import readable_bytes
 from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import plain_numerics
 

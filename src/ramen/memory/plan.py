@@ -3,17 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 
 from ramen.memory import codecs
-from ramen.memory.queue_pieces import QueuePieces
-from ramen.memory.row_table import ColumnSpec
-from ramen.utils.byte_sizes import readable_bytes
+from ramen.memory.rows import ColumnSpec
+from ramen.utils.checks import readable_bytes
 from ramen.utils.devices import free_bytes
 from ramen.utils.numerics import aligned
 
+ORDERS = ("exact", "float16")  # what a full queue drops: the oldest entry, or that of the published code
 _CPU = torch.device("cpu")
 _SHARE_TO_TAKE = 0.5  # of the free memory; encoding, retrieval and other streams need the rest
 # What "auto" stands for, best first: fp32 takes twice the room and time of fp16 and gives the same labels.
@@ -22,7 +21,7 @@ _AUTO_CODECS = tuple(name for name in codecs.CODECS if name != "fp32")
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The arguments of ``ramen.memory.memory.Memory``, and what follows from them.
+    """The arguments of ``ramen.memory.Memory``, and what follows from them.
 
     ``codec`` may be ``"auto"`` until ``within`` has chosen one.
     """
@@ -36,7 +35,6 @@ class MemoryPlan:
     fifo: str = "exact"
     device: torch.device = _CPU  # given as text, it is parsed
     gradient_device: torch.device | None = None  # that of the embeddings if not given
-    processes: int = 1  # that share the queues
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", torch.device(self.device))
@@ -51,12 +49,11 @@ class MemoryPlan:
     def columns(self) -> dict[str, ColumnSpec]:
         """What is stored per entry."""
         codec = codecs.create(self.codec, self.gradient_size, self.blocks)
+        with_gradients = self.gradient_device or self.device
         return {
             "embeddings": ColumnSpec(codec.embedding_dtype, self.device, self.embedding_size),
-            "gradients": ColumnSpec(
-                codec.dtype, self.gradient_device or self.device, codec.width, self.device
-            ),
-            "scales": ColumnSpec(codec.scale_dtype, self.device, codec.scale_width),
+            "gradients": ColumnSpec(codec.dtype, with_gradients, codec.width),
+            "scales": ColumnSpec(codec.scale_dtype, with_gradients, codec.scale_width),
             "entropies": ColumnSpec(torch.float32, self.device),
             "tags": ColumnSpec(torch.int64, self.device),
             "numbers": ColumnSpec(torch.int64, self.device),
@@ -73,22 +70,8 @@ class MemoryPlan:
             spec["ages"] = ((self.queues, self.capacity), torch.float16)
         return spec
 
-    @cached_property
-    def pieces(self) -> QueuePieces:
-        """How the queues are dealt out to the processes."""
-        # What the published order replaces depends on the whole queue.
-        most = 1 if self.fifo == "float16" else None
-        return QueuePieces.dealt(self.queues, self.capacity, self.processes, most)
-
-    def share(self) -> "MemoryPlan":
-        """The memory of one of the processes."""
-        pieces = self.pieces
-        return replace(self, queues=pieces.queues_each, capacity=pieces.piece_capacity, processes=1)
-
     def max_bytes(self) -> dict[torch.device, int]:
-        """Bytes of the memory with every queue full, per device; of several processes, what each takes."""
-        if self.processes > 1:
-            return self.share().max_bytes()
+        """Bytes of the memory with every queue full, per device."""
         needed = {self.device: sum(math.prod(shape) * t.itemsize for shape, t in self.index().values())}
         for column in self.columns().values():
             needed[column.device] = needed.get(column.device, 0) + aligned(self.slots + 1) * column.row_bytes

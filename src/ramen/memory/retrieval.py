@@ -2,22 +2,17 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ramen import kernels
+from ramen.kernels import sums
 from ramen.kernels.nearest import distances as distances_to
 from ramen.kernels.nearest import nearest
-from ramen.memory import queue_order
-from ramen.memory.fetch_ahead import FetchAhead, SideStream
-from ramen.memory.plan import MemoryPlan
-from ramen.memory.row_sums import best_way, weighted_sums
-from ramen.memory.storage import SPARE_ROW, Staged, Storage
-from ramen.utils.numerics import aligned
-from ramen.utils.pair_scores import pair_scores, scores_of_pairs
-
-_SCORED_AT_A_TIME = 1 << 22  # numbers of stored embeddings
+from ramen.memory.codecs import Codec, SignCodec
+from ramen.memory.queues import SPARE_ROW, Queues, Staged
+from ramen.utils.numerics import aligned, pair_scores, running_counts
 
 
 @dataclass(frozen=True)
@@ -32,66 +27,25 @@ class Selection:
     numbers: Tensor
 
 
-class Memory(Storage):
-    """The queues of ``Storage``, with retrieval.
+class Memory(Queues):
+    """The queues of ``Queues``, with retrieval.
+
+    In a group of processes each has all entries, and retrieves for its own images.
 
     Args:
         plan: Its queues, sizes, codec and devices.
-
-    Attributes:
-        fetches_ahead: Whether gradients in host memory may be fetched before they are asked for; switch it
-            off to see what that gains.
-        accumulate: What sums of gradients are computed and returned in: fp32, or fp64, which takes longer.
-            Sums in fp64 that are rounded to fp32 afterwards do not depend on the order of what they add.
+        peers: The processes of a group.
     """
-
-    def __init__(self, plan: MemoryPlan) -> None:
-        self.fetches_ahead = True
-        self.accumulate = torch.float32
-        super().__init__(plan)
-
-    # -- recording and fetching ahead ---------------------------------------------------------------
-
-    @property
-    def recordable(self) -> bool:
-        """Whether the host never looks at what a GPU has computed, except in ``admit``."""
-        here = self._table.tensors["scales"].device  # with its index
-        way = best_way(self.codec, self._table.tensors["gradients"], here)
-        by_torch = way == "gathered" or self.accumulate == torch.float64
-        return self.fifo == "exact" and (here.type == "cpu" or not by_torch)
 
     def recordable_on(self, device: torch.device) -> bool:
         """Whether a CUDA graph on ``device`` may hold all that a step does with it, ``admit`` excepted."""
-        return self.recordable and self.device == device
+        waits = self.device.type != "cpu" and not kernels.usable_on(self.device)  # in sums of rows
+        one_device = self.gradient_device == self.device == device
+        return one_device and self.plan.fifo == "exact" and not waits
 
     def recording_key(self) -> Hashable:
         """A recording is valid only as long as this stays equal."""
-        return self.generation, self.fetches_ahead, self.fixed_shapes, self.accumulate
-
-    def fetch_ahead(self, queries: int, topk: int) -> FetchAhead | None:
-        """Fetch gradients that so many queries will probably ``select``, while something else is computed.
-
-        They are guessed from the memory before the batch has entered, and must have arrived before ``put``
-        overwrites some of them; ``aggregate`` uses them, with the same sums. None if the gradients are not in
-        host memory that a GPU reads by itself.
-        """
-        if not (self.fetches_ahead and self.fixed_shapes):
-            return None
-        if not (self.columns["gradients"].shared and self.recordable):
-            return None
-
-        def guess(embeddings: Tensor) -> Tensor:
-            return self._nearest(embeddings, topk)[0]
-
-        stored, picks = self._table.tensors["gradients"], queries * self.queues * topk
-        self._ahead = FetchAhead(self.codec, stored, picks, guess, self._side_stream)
-        return self._ahead
-
-    @cached_property
-    def _side_stream(self) -> SideStream:
-        return SideStream(self.device)
-
-    # -- retrieval ----------------------------------------------------------------------------------
+        return self.generation, self.fixed_shapes
 
     def select(
         self,
@@ -99,7 +53,6 @@ class Memory(Storage):
         topk: int,
         *,
         staged: Staged | None = None,
-        arrived: Tensor | None = None,
         draw: tuple[int, Tensor] | None = None,
     ) -> Selection:
         """The ``topk`` entries of every queue that are most similar to each query.
@@ -109,84 +62,46 @@ class Memory(Storage):
             topk: How many per queue; fewer if a queue has fewer.
             staged: The batch of the queries themselves, not inserted yet: then each query sees itself and
                 what came before it, as if the images had arrived one by one.
-            arrived: How many of the staged entries each query sees, if they are not those of the queries.
             draw: A seed and the queries' stream numbers: choose uniformly at random instead of by similarity.
         """
+        queries = queries.to(self.device, torch.float32)
         if staged is None and draw is None:
-            chosen, valid, distances = self._nearest(queries, topk)
+            embeddings = self._table.tensors["embeddings"]
+            chosen, valid, distances = nearest(queries, embeddings, self._extent, self._held_rows(), topk)
         else:
-            queries = queries.to(self.device, torch.float32)
-            chosen, valid = self._chosen_one_by_one(queries, topk, staged, arrived, draw)
+            chosen, valid = self._chosen_one_by_one(queries, topk, staged, draw)
             distances = distances_to(queries, self._column("embeddings", staged), chosen)
         columns = {n: self._column(n, staged)[chosen] for n in ("entropies", "tags", "numbers")}
         return Selection(chosen, valid, distances, **columns)
 
     def aggregate(self, selection: Selection, weights: Tensor, *, staged: Staged | None = None) -> Tensor:
-        """The weighted sum of the selected gradients, ``(B, G)`` in ``accumulate`` on the memory's device.
+        """The weighted sum of the selected gradients, ``(B, G)`` in fp32.
+
+        It is computed on the device of the gradients.
 
         Args:
             selection: The result of ``select``.
             weights: One per entry.
             staged: As given to ``select``.
         """
-        rows, weights = selection.rows.flatten(1), torch.where(selection.valid, weights, 0).flatten(1)
-        extent = self._extent
-        ahead, self._ahead = self._ahead, None  # it is worth nothing to the next batch
-        looked_at = slice(aligned(extent))
-        stored, scales = self._table.tensors["gradients"][looked_at], self._table.tensors["scales"][looked_at]
-        if staged is None and not self.fixed_shapes:
-            return self.codec.sum_rows(stored, scales, rows, weights, self.accumulate)
+        there, extent = self.gradient_device, self._extent
+        rows = selection.rows.flatten(1).to(there)
+        weights = torch.where(selection.valid, weights, 0).flatten(1).to(there)
+        in_use = slice(aligned(extent))
+        stored, scales = self._table.tensors["gradients"][in_use], self._table.tensors["scales"][in_use]
         if staged is None:
-            return self._sums(stored, scales, rows, weights, ahead)
+            return weighted_sums(self.codec, stored, scales, rows, weights)
         own = rows >= extent
         past = rows.masked_fill(own, SPARE_ROW), weights.masked_fill(own, 0)
         new = (rows - extent).masked_fill(~own, 0), weights.masked_fill(~own, 0)
-        sums = self._sums(stored, scales, *past, ahead)
-        return sums + self._sums(staged.gradients, staged.scales, *new, None)
-
-    def _sums(
-        self, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor, ahead: FetchAhead | None
-    ) -> Tensor:
-        if self.accumulate == torch.float64:
-            return self.codec.sum_rows(stored, scales, rows, weights, self.accumulate)
-        return weighted_sums(self.codec, stored, scales, rows, weights, ahead=ahead)
-
-    def scores(
-        self,
-        queries: Tensor,
-        selection: Selection,
-        *,
-        staged: Staged | None = None,
-        draw: tuple[int, Tensor] | None = None,
-    ) -> Tensor:
-        """What the selected entries were ranked by, in fp64; -inf if there is none. Arguments as ``select``.
-
-        Each is computed by itself, so that those of entries in different memories can be compared.
-        """
-        if draw is not None:
-            seed, numbers = draw
-            found = scores_of_pairs(seed, numbers.to(self.device)[:, None, None], selection.numbers)
-        else:
-            queries, column = queries.to(self.device).double(), self._column("embeddings", staged)
-            few = max(1, _SCORED_AT_A_TIME // max(1, selection.rows[:1].numel() * queries.shape[1]))
-            pieces = zip(queries.split(few), selection.rows.split(few), strict=True)
-            found = torch.cat([torch.einsum("bd,bqkd->bqk", q, column[rows].double()) for q, rows in pieces])
-        return found.masked_fill(~selection.valid, -torch.inf)
-
-    def _nearest(self, queries: Tensor, topk: int) -> tuple[Tensor, Tensor, Tensor]:
-        queries = queries.to(self.device, torch.float32)
-        return nearest(queries, self._table.tensors["embeddings"], self._extent, self._held_rows(), topk)
+        found = weighted_sums(self.codec, stored, scales, *past)
+        return found + weighted_sums(self.codec, staged.gradients, staged.scales, *new)
 
     def _chosen_one_by_one(
-        self,
-        queries: Tensor,
-        topk: int,
-        staged: Staged | None,
-        arrived: Tensor | None,
-        draw: tuple[int, Tensor] | None,
+        self, queries: Tensor, topk: int, staged: Staged | None, draw: tuple[int, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         """For queries that each see other entries, or entries that are drawn."""
-        rows, visible = self._candidates(staged, arrived, len(queries))
+        rows, visible = self._candidates(staged, len(queries))
         held = rows.clamp_min(SPARE_ROW)
         if draw is None:
             scores = (queries @ self._column("embeddings", staged).float().T)[:, held]
@@ -212,23 +127,65 @@ class Memory(Storage):
         width = max(1, min(self.capacity, fullest))
         return self._index["table"][:-1].view(self.queues, self.capacity)[:, :width]
 
-    def _candidates(
-        self, staged: Staged | None, arrived: Tensor | None, queries: int
-    ) -> tuple[Tensor, Tensor]:
+    def _candidates(self, staged: Staged | None, queries: int) -> tuple[Tensor, Tensor]:
         """Rows ``(queues, width)`` that may be chosen, and which query sees them."""
         rows = self._held_rows()
         if staged is None:
             return rows, (rows >= 0).expand(queries, -1, -1)
-        counts, width = self._index["counts"], rows.shape[1]
         own_rows = torch.arange(len(staged.queues), device=self.device).expand(self.queues, -1) + self._extent
-        if arrived is None:  # each query with its own entry
-            arrived = torch.arange(1, queries + 1, device=self.device)
-        masks = queue_order.visible_causally(
-            staged.queues, staged.keep, counts, self.capacity, width, arrived
-        )
-        return torch.cat([rows, own_rows], 1), torch.cat(masks, 2)
+        masks = self._visible_causally(staged, rows.shape[1])
+        own = slice(queries) if self._peers is None else self._peers.own
+        stored, batch = (mask[own] for mask in masks)
+        return torch.cat([rows, own_rows], 1), torch.cat([stored & (rows >= 0), batch], 2)
+
+    def _visible_causally(self, staged: Staged, width: int) -> tuple[Tensor, Tensor]:
+        """What each image sees if entries are inserted one by one and images query in between.
+
+        Returns:
+            Two masks: ``(B, queues, width)`` over the first ``width`` places of the ring buffers before the
+            batch, and ``(B, queues, B)`` over the batch itself. An entry is visible from its own arrival
+            until ``capacity`` later entries have entered its queue.
+        """
+        queues, keep, counts = staged.queues, staged.keep, self._index["counts"]
+        running = running_counts(queues, keep, len(counts))
+        oldest_seen = counts + running - self.capacity  # (B, queues), as a sequence number of the queue
+        place = torch.arange(width, device=queues.device)
+        newest = counts[:, None] - 1
+        stored_sequence = newest - (newest - place) % self.capacity  # negative if the place is still empty
+        stored = (stored_sequence >= 0) & (stored_sequence >= oldest_seen[:, :, None])
+
+        own_sequence = counts[queues] + running.gather(1, queues[:, None])[:, 0] - 1
+        number = torch.arange(len(queues), device=queues.device)
+        has_come = number <= number[:, None]
+        in_queue = (queues == torch.arange(len(counts), device=queues.device)[:, None]) & keep
+        batch = has_come[:, None, :] & in_queue & (own_sequence >= oldest_seen[:, :, None])
+        return stored, batch
 
     def _column(self, name: str, staged: Staged | None) -> Tensor:
         """A column of the table, followed by the staged batch's as further rows."""
         column = self._table.tensors[name][: self._extent]
         return column if staged is None else torch.cat([column, getattr(staged, name)])
+
+
+def weighted_sums(codec: Codec, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """``out[q] = sum_s weights[q, s] * decode(row rows[q, s])``, ``(Q, G)`` in fp32, on one device.
+
+    By a Triton kernel that reads the picked rows as they are stored, or in plain torch, which on a GPU waits
+    for the device once.
+
+    Args:
+        codec: Of the rows.
+        stored: ``(R, width)``.
+        scales: Of all rows, as ``codec.encode`` gives them.
+        rows: ``(Q, S)`` row numbers; a row may occur several times.
+        weights: ``(Q, S)`` in fp32.
+    """
+    if not len(rows):
+        return weights.new_zeros(0, codec.size)
+    if not sums.uses_triton(weights.device):
+        return codec.sum_rows(stored, scales, rows, weights)
+    if isinstance(codec, SignCodec):
+        tables = codec.blocks.tables(weights.device)
+        units = sums.Units(tables.block, tables.start, tables.stop)
+        return sums.sign_sums(units, stored, scales, rows, weights, codec.size)
+    return sums.float_sums(stored, rows, weights * scales[rows])

@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ramen.memory.plan import MemoryPlan
-from ramen.methods._parameters import AUTO
-from ramen.utils.byte_sizes import readable_bytes
+from ramen.methods._registry import AUTO
+from ramen.utils import checks
+from ramen.utils.checks import readable_bytes
 
 MEMORY_IMAGES = 75_000  # in all classes together
 _PAPER_RETRIEVED = 500  # likewise
+# What differs from the rule, by the number of classes.
+_PUBLISHED: dict[int, dict[str, float]] = {345: {"capacity": 300, "topk": 10}, 1000: {"beta": 0.0}}
 
 
 def capacity_for(classes: int) -> int:
@@ -35,14 +38,25 @@ def topk_for(classes: int) -> int:
 
 
 def paper_values(classes: int) -> dict[str, Any]:
-    """About what the paper uses for so many classes, to compare with: 75,000 stored, 500 retrieved in all.
+    """The parameters with which the method "ramen" is the paper's, step for step, for so many classes.
 
-    >>> paper_values(100)
-    {'capacity': 750, 'topk': 5, 'beta': 5.0, 'lr': 0.01}
+    For 10, 100, 345 and 1,000 classes they are those of CIFAR-10-C, CIFAR-100-C, DomainNet and ImageNet-C;
+    for other numbers, memories of 75,000 images in all and supports of 500, and beta 5.
+
+    >>> paper_values(345)["capacity"], paper_values(345)["topk"]
+    (300, 10)
+    >>> ramen.create("ramen", clf, **ramen.paper_values(clf.num_classes))  # doctest: +SKIP
     """
+    checks.integer("classes", classes, 1)
     capacity = capacity_for(classes)
-    topk = min(capacity, max(1, round(_PAPER_RETRIEVED / classes)))
-    return {"capacity": capacity, "topk": topk, "beta": 5.0, "lr": 1e-2}
+    found: dict[str, Any] = {
+        "capacity": capacity,
+        "topk": min(capacity, max(1, round(_PAPER_RETRIEVED / classes))),
+        "beta": 5.0,
+        **_PUBLISHED.get(classes, {}),
+    }
+    form = {"gradients": "raw", "certainty": "entropy", "step_form": "equal"}
+    return {**found, "lr": 1e-2, "guard": 0.0, **form}
 
 
 def choose_memory(

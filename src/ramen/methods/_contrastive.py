@@ -1,84 +1,56 @@
 """What CLIPArTT and WATT have in common: contrastive steps on one batch, then all is forgotten."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.methods._adam import AdamState, adam_step
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._steps import joint_gradient, refuse_overflowing
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
+from ramen.methods._method import Method
+from ramen.methods._optim import AdamState, adam_step
+from ramen.methods._passes import Answer, Pass, Seen, Steps, refuse_overflowing
+from ramen.methods._registry import STATISTICS_OF_A_BATCH, field
 
 
 class Contrastive(Method):
     """A method that pulls each image of a batch towards a text of its own, and keeps nothing of the stream.
 
-    Args:
-        classifier: What it adapts.
+    Attributes:
         texts: The class embeddings ``(C, d)`` that it predicts with.
-        lr: Adam's step size.
-        temperature: Of the targets of the loss.
-        detach_targets: No gradient through the targets of the loss.
-        statistics: What BatchNorm layers normalise with, "source" or "batch".
-        seed: Has no effect.
     """
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        texts: Tensor,
-        *,
-        lr: float,
-        temperature: float,
-        detach_targets: bool,
-        statistics: str,
-        seed: int,
-    ) -> None:
-        super().__init__(classifier, seed=seed)
-        self.lr = checks.number("lr", lr, 0)
-        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
-        self.detach_targets = checks.flag("detach_targets", detach_targets)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        self.texts = texts
+    lr: float = field(1e-3, ge=0, doc="Adam's step size; the paper's for all data sets.")
+    temperature: float = field(
+        0.01, gt=0, doc="Of the loss's targets; 0.01 is meant for CLIP's logit scale of 100."
+    )
+    detach_targets: bool = field(False, doc="Take no gradient through the loss's targets.")
+    statistics: str = STATISTICS_OF_A_BATCH
+
+    texts: Tensor
 
     @abstractmethod
-    def walk(self, steps: "Steps") -> None:
+    def walk(self, steps: "Walk") -> Generator[Pass, Seen, None]:
         """Take the steps for a batch."""
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Adapt to the batch, predict it, forget."""
-        clf = self.classifier
-        if len(images) == 1:
-            return self._answer_alone(images, usable)
-        first = steps = self._take_steps(images, usable)
-        if not steps.affine.isfinite().all():
-            steps = self._take_steps(*refuse_overflowing(clf, images, usable))
-        statistics = of_batch(self.statistics, steps.usable)
-        embeddings = clf.encode(steps.images, steps.affine, statistics=statistics)
-        logits = clf.logits(embeddings, self.texts)
-        zero_shot = clf.logits(first.pretrained) if self.statistics == "source" else None
-        return Answer(logits, zero_shot, steps.usable)
-
-    def _answer_alone(self, images: Tensor, usable: Tensor) -> Answer:
-        """Answer one image: there is no other text to tell its own from, and the gradient is zero."""
-        clf = self.classifier
-        embeddings = clf.encode(images, statistics=of_batch(self.statistics, usable))
-        usable = usable & embeddings.isfinite().all(1)
-        zero_shot = clf.logits(embeddings) if self.statistics == "source" else None
-        return Answer(clf.logits(embeddings, self.texts), zero_shot, usable)
-
-    def _take_steps(self, images: Tensor, usable: Tensor) -> "Steps":
-        steps = Steps(self, images, usable)
-        self.walk(steps)
-        return steps
+        clf, statistics = self.classifier, self.statistics
+        if len(images) == 1:  # there is no other text to tell its own from, and the gradient is zero
+            seen = yield Pass(images, None, None, usable, statistics=statistics)
+            zero_shot = seen.logits if statistics == "source" else None
+            return Answer(clf.logits(seen.embeddings, self.texts), zero_shot, seen.usable)
+        first = walk = Walk(self, images, usable)
+        yield from self.walk(walk)
+        if not walk.affine.isfinite().all():
+            walk = Walk(self, *refuse_overflowing(clf, images, usable))
+            yield from self.walk(walk)
+        wanted = Pass(walk.images, walk.affine, None, walk.usable, statistics=statistics, repeat=False)
+        seen = yield wanted
+        zero_shot = clf.logits(first.pretrained) if statistics == "source" else None
+        return Answer(clf.logits(seen.embeddings, self.texts), zero_shot, walk.usable)
 
 
-class Steps:
+class Walk:
     """Adam's steps on one batch, from the pretrained weights.
 
     Attributes:
@@ -94,28 +66,28 @@ class Steps:
         self._method = method
         self._moments = AdamState.zero(self.affine)
 
-    def take(self, text_of_each: Callable[[Tensor], Tensor]) -> None:
+    def step(self, text_of_each: Callable[[Tensor], Tensor]) -> Generator[Pass, Seen, None]:
         """One step; ``text_of_each`` gives, for the embeddings ``(B, d)``, a text for each ``(B, d)``.
 
         One forward pass serves both that choice and the loss.
         """
         method = self._method
 
-        def loss(embeddings: Tensor) -> Tensor:
+        def loss(embeddings: Tensor, usable: Tensor) -> Tensor:
             return contrastive_loss(
                 embeddings,
                 text_of_each(embeddings.detach()),
-                self.usable,
+                usable,
                 method.classifier.logit_scale,
                 temperature=method.temperature,
                 detach_targets=method.detach_targets,
             )
 
-        statistics = of_batch(method.statistics, self.usable)
-        embeddings, gradient = joint_gradient(method.classifier, self.images, self.affine, loss, statistics)
+        options = {"of": "embeddings", "statistics": method.statistics, "repeat": False}
+        seen = yield Pass(self.images, self.affine, loss, self.usable, **options)  # type: ignore[arg-type]
         if self._moments.steps == 0:
-            self.pretrained = embeddings
-        self.affine, self._moments = adam_step(self.affine, gradient, self._moments, method.lr)
+            self.pretrained = seen.embeddings
+        self.affine, self._moments = adam_step(self.affine, seen.gradient, self._moments, method.lr)
 
 
 def contrastive_loss(

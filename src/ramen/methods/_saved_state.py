@@ -3,16 +3,16 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ramen.memory.stream_memory import expect, expect_at_least
-from ramen.utils.atomic_files import atomic_write
-from ramen.utils.sealed_tensors import DamagedError, seal, unseal
+from ramen.memory.base import SHARES, expect, expect_at_least
+from ramen.utils.files import atomic_write
+from ramen.utils.sealed import DamagedError, seal, unseal
 
 VERSION = 1
 _REQUIRED = ("header", "class_embeddings", "images_seen", "images_refused")
@@ -34,6 +34,8 @@ def write_file(path: str | os.PathLike[str], state: Mapping[str, Tensor]) -> Non
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """What ``write_file`` has written; ValueError if it is damaged."""
+    if Path(path).is_dir():
+        raise ForeignStateError(f"{os.fspath(path)} is a folder, not a file: {SHARES}")
     try:
         return unseal(bytearray(Path(path).read_bytes()))[0]
     except DamagedError as error:
@@ -57,7 +59,7 @@ def check(
     state: Mapping[str, Tensor],
     identity: Mapping[str, Any],
     class_embeddings: Tensor,
-    later_parameters: Mapping[str, Any],
+    upgraded: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> tuple[int, int]:
     """Raise ValueError that says what differs, unless ``state`` is of this identity and these classes.
 
@@ -65,7 +67,7 @@ def check(
         state: What was saved.
         identity: What it must belong to.
         class_embeddings: Those of the classifier.
-        later_parameters: Parameters that older states do not name, with the values that these had.
+        upgraded: The parameters of an older state by their names today, and those that are younger than it.
 
     Returns:
         How many images it had seen, and how many of them refused.
@@ -77,7 +79,7 @@ def check(
         raise ValueError(f"state must be what state_dict() returned, got one without {', '.join(missing)}")
     try:
         saved = json.loads(bytes(state["header"].tolist()))
-        saved["parameters"] = {**later_parameters, **saved["parameters"]}
+        saved["parameters"] = upgraded(saved["parameters"])
         found = _differences(saved, identity)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"state has a header that cannot be read: {error!r}") from error

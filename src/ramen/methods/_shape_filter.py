@@ -7,10 +7,9 @@ ICLR 2024.
 import torch
 from torch import Tensor
 
-from ramen.images.object_destruction import shuffle_patches
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.images.views import shuffle_patches
 from ramen.utils import checks
-from ramen.utils.pair_scores import pair_scores
+from ramen.utils.numerics import pair_scores
 
 _PATCHES = 4  # along each side of an image, as in DeYO's code
 
@@ -26,24 +25,17 @@ def check_filter(threshold: float | None, alone: bool) -> float | None:
     return float(threshold)
 
 
-def depends_on_shape(
-    classifier: ZeroShotClassifier, images: Tensor, logits: Tensor, threshold: float, *, seed: int, first: int
-) -> Tensor:
-    """Which images lose enough probability for their predicted class when their patches are shuffled.
+def shuffled_patches(images: Tensor, seed: int, first: int) -> Tensor:
+    """The images with their patches shuffled.
 
     Args:
-        classifier: What encodes the shuffled images, with its pretrained weights.
         images: The batch.
-        logits: Its logits with the same weights.
-        threshold: How much they must lose at least; as much is not enough.
         seed: Decides how patches are shuffled, together with the place in the stream.
         first: The place of the first image.
     """
     numbers = first + torch.arange(len(images), device=images.device)
     places = torch.arange(_PATCHES**2, device=images.device)
-    orders = pair_scores(seed, numbers, places).argsort(1)
-    shuffled = classifier.encode(shuffle_patches(images, orders, _PATCHES))
-    return probability_drop(logits, classifier.logits(shuffled)) > threshold
+    return shuffle_patches(images, pair_scores(seed, numbers, places).argsort(1), _PATCHES)
 
 
 def probability_drop(logits: Tensor, destroyed: Tensor) -> Tensor:

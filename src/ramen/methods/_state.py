@@ -7,14 +7,14 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from ramen.memory.stream_memory import (
+from ramen.memory.base import (
     StreamMemory,
     expect,
     expect_at_least,
     expect_finite,
     expect_names,
 )
-from ramen.methods._info import MethodInfo
+from ramen.methods._registry import MethodInfo
 
 _Memory = TypeVar("_Memory", bound=StreamMemory)
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ramen.encoder.encoder import AffineEncoder
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils.numerics import plain_numerics
 
@@ -22,24 +23,70 @@ REACH = 0.18  # of an embedding of length 1: lr times the sensitivity
 UNKNOWN = 1e-2  # the paper's step, for an encoder that does not react to its norm parameters
 _IMAGES = 8
 
-_found: "WeakKeyDictionary[object, dict[tuple[int, int], float]]" = WeakKeyDictionary()  # by encoder
+STEP_FORMS = ("equal", "layer", "weight")
+_BIASES = 0.3  # with "weight"
+
+_weights: "WeakKeyDictionary[AffineEncoder, dict[str, Tensor | None]]" = WeakKeyDictionary()
+_found: "WeakKeyDictionary[object, dict[object, float]]" = WeakKeyDictionary()  # by encoder
 
 
-def choose_step(classifier: ZeroShotClassifier, size: tuple[int, int]) -> tuple[float, str]:
+def step_weights(encoder: AffineEncoder, form: str) -> Tensor | None:
+    """How far a step moves each norm parameter ``(G,)``, in units of ``lr``; None if all move alike.
+
+    With "layer", that is the root mean square of its layer's weights, in units of the mean of all layers; a
+    layer without weights moves as the mean does. With "weight", it is 1 for weights and 0.3 for biases.
+    """
+    if form == "equal":
+        return None
+    known = _weights.setdefault(encoder, {})
+    if form not in known:  # kept, as recorded steps know their addresses
+        known[form] = _step_weights(encoder, form)
+    return known[form]
+
+
+def _step_weights(encoder: AffineEncoder, form: str) -> Tensor | None:
+    base = encoder.base
+    found = torch.ones_like(base)
+    if form == "weight":
+        for piece in encoder.layout:
+            found[piece.start : piece.stop] = _BIASES if piece.kind == "bias" else 1.0
+        return found
+    sizes = {
+        piece.layer: base[piece.start : piece.stop].double().square().mean().sqrt()
+        for piece in encoder.layout
+        if piece.kind == "weight"
+    }
+    mean = torch.stack([*sizes.values()]).mean() if sizes else None
+    if mean is None or not mean > 0:
+        return None
+    for piece in encoder.layout:
+        if piece.layer in sizes:
+            found[piece.start : piece.stop] = sizes[piece.layer] / mean
+    return found
+
+
+def choose_step(
+    classifier: ZeroShotClassifier, size: tuple[int, int], form: str = "equal"
+) -> tuple[float, str]:
     """The step, with two significant digits, and why; for images of this height and width."""
-    by_size = _found.setdefault(classifier.encoder, {})
-    if size not in by_size:
-        by_size[size] = sensitivity(classifier, noise_like_photographs(_IMAGES, size))
-    if not 0 < by_size[size] < math.inf:
+    known = _found.setdefault(classifier.encoder, {})
+    if (size, form) not in known:
+        weights = step_weights(classifier.encoder, form)
+        known[size, form] = sensitivity(classifier, noise_like_photographs(_IMAGES, size), weights)
+    found = known[size, form]
+    if not 0 < found < math.inf:
         return UNKNOWN, "the paper's, because the embeddings do not react to norm parameters"
-    step = REACH / by_size[size]
+    step = REACH / found
     digits = 1 - math.floor(math.log10(step))
     return round(step, digits), f"such a step moves an embedding by up to {REACH:g} in a random direction"
 
 
 @plain_numerics()
-def sensitivity(classifier: ZeroShotClassifier, images: Tensor) -> float:
-    """How far a signed step of size 1 can move an embedding in a random direction: the median over images."""
+def sensitivity(classifier: ZeroShotClassifier, images: Tensor, weights: Tensor | None = None) -> float:
+    """How far a signed step of size 1 can move an embedding in a random direction: the median over images.
+
+    With ``weights``, one per norm parameter, the step is as long as these.
+    """
     encoder = classifier.encoder
     images = images.to(encoder.device)
     with torch.enable_grad():
@@ -47,7 +94,7 @@ def sensitivity(classifier: ZeroShotClassifier, images: Tensor) -> float:
         embeddings = classifier.encode(images, rows)
         directions = _directions_along_the_sphere(embeddings.detach())
         gradients = classifier.gradient((directions * embeddings).sum(), rows)
-    rates = gradients.abs().sum(1)
+    rates = (gradients if weights is None else gradients * weights).abs().sum(1)
     return float(rates[rates.isfinite()].nanmedian())
 
 

@@ -1,6 +1,7 @@
 """Methods that answer each image with many random views of it, and learn nothing from one for the next."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -10,53 +11,100 @@ from torch import Tensor
 
 from ramen.images.augmix import STRONGEST, WEAKEST, mixed_views
 from ramen.images.views import draw_places, views_at
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._normalised_pixels import NormalisedPixels
-from ramen.methods._steps import entropy
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.pair_scores import row_keys
-from ramen.utils.peers import Group
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer
+from ramen.methods._registry import field
+from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils.numerics import row_keys
+
+
+class NormalisedPixels:
+    """How images were normalised, so that they can be changed as images in [0, 1].
+
+    Args:
+        method: The name of the method that needs it.
+        classifier: Whose preprocessing says it, if it is not given.
+        mean: Mean per channel that was subtracted from the images; from the classifier's preprocessing if
+            not given.
+        std: Standard deviation per channel that the images were divided by; likewise.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        classifier: ZeroShotClassifier,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        self.mean, self.std = _statistics(method, classifier, mean, std)
+        self._tensors: tuple[Tensor, Tensor] | None = None
+
+    def changed(self, images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Normalised images after a ``change`` of images in [0, 1], in fp32 or fp64."""
+        wide = images.to(torch.promote_types(images.dtype, torch.float32))
+        mean, std = self._on_device_of(wide)
+        return (change(wide * std + mean) - mean) / std
+
+    def _on_device_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and std as tensors, made once: copying them to a GPU would wait for all of its work."""
+        kept = self._tensors
+        if kept is None or (kept[0].device, kept[0].dtype) != (images.device, images.dtype):
+            mean, std = (images.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+            self._tensors = kept = mean, std
+        return kept
+
+
+def _statistics(
+    method: str, classifier: ZeroShotClassifier, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if (mean is None) != (std is None):
+        raise ValueError(f"mean and std must be given together, got mean={mean!r} and std={std!r}")
+    if mean is not None and std is not None:
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError(f"mean and std must be three numbers, std above 0, got {mean!r}, {std!r}")
+        return tuple(map(float, mean)), tuple(map(float, std))
+    if classifier.pixel_statistics is None:
+        raise MissingPartError(
+            f"method {method!r} augments images in [0, 1] and must know how they were normalised: give the "
+            "ZeroShotClassifier its preprocess=ramen.Preprocess(...), or give mean=... and std=... here"
+        )
+    return classifier.pixel_statistics
 
 
 class ViewMethod(Method):
     """A method that encodes views of each image, and does the rest with their embeddings.
 
     In a group every process answers its own images: there is nothing to share.
-
-    Args:
-        classifier: What it adapts.
-        views: How many views of each image, itself among them.
-        smallest_crop: The least share of the image's area that a view shows.
-        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
-        views_at_once: How many views go through the encoder together, which decides the memory needed.
-        seed: Decides which views are drawn.
-        group: As for every method.
     """
 
     joins_groups: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        *,
-        views: int,
-        smallest_crop: float,
-        augmix: float,
-        views_at_once: int,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.views = checks.integer("views", views, 1)
-        self.smallest_crop = check_share("smallest_crop", smallest_crop)
-        self.augmix = _check_severity(augmix)
-        pixels = NormalisedPixels(self.info.name, classifier) if self.augmix else None
-        self.views_at_once = checks.integer("views_at_once", views_at_once, 1)
+    views: int = field(64, ge=1, doc="How many views of each image, itself among them.")
+    smallest_crop: float = field(
+        0.08, gt=0, le=1, doc="The least share of the image's area that a view shows."
+    )
+    augmix: float = field(
+        0.0,
+        ge=0,
+        le=STRONGEST,
+        doc="Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are. "
+        "TPT's own code: 1 for fine-grained data sets, else none.",
+    )
+    views_at_once: int = field(
+        64,
+        ge=1,
+        doc="How many views go through the encoder together, which decides the memory needed.",
+    )
+    seed: int = field(0, ge=0, doc="Decides which views are drawn.")
+
+    def setup(self) -> None:
+        if 0 < self.augmix < WEAKEST:
+            raise ValueError(f"augmix must be 0 or at least {WEAKEST}, got {self.augmix:g}")
+        pixels = NormalisedPixels(self.info.name, self.classifier) if self.augmix else None
         # Views and the passes over them are recorded, on a GPU: one start instead of many.
-        self._encoded_views = self.record(
-            _EncodedViews(classifier, self.augmix, pixels, at_once=self.views_at_once, seed=self.seed)
+        self._encoded_views = self._recorder.record(
+            _EncodedViews(self.classifier, self.augmix, pixels, at_once=self.views_at_once, seed=self.seed)
         )
 
     @abstractmethod
@@ -111,21 +159,6 @@ class _EncodedViews:
             views = torch.cat([views[:, :1], self.pixels.changed(views[:, 1:], mixed)], 1)
         found = [self.classifier.encode(piece) for piece in views.flatten(0, 1).split(self.at_once)]
         return (torch.cat(found).view(*views.shape[:2], -1),)
-
-
-def _check_severity(augmix: object) -> float:
-    severity = checks.number("augmix", augmix, 0)
-    if severity and not WEAKEST <= severity <= STRONGEST:
-        raise ValueError(f"augmix must be 0 or between {WEAKEST} and {STRONGEST}, got {severity:g}")
-    return severity
-
-
-def check_share(argument: str, value: object) -> float:
-    """``value`` if it is above 0 and at most 1."""
-    share = checks.number(argument, value, 0, exclusive=True)
-    if share > 1:
-        raise ValueError(f"{argument} must be at most 1, got {share:g}")
-    return share
 
 
 def surest_first(logits: Tensor) -> Tensor:

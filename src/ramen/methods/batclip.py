@@ -3,28 +3,31 @@
 Maharana, Zhang, Guo, "BATCLIP: Bimodal Online Test-Time Adaptation for CLIP", ICCV 2025.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose
-from ramen.memory.class_means import membership
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method, check_classifier
-from ramen.methods._info import MethodInfo
-from ramen.methods._online_weights import OPTIMIZERS, OnlineWeights
-from ramen.methods._parameters import AUTO
-from ramen.methods._registry import register
-from ramen.methods._steps import loss_gradient, mean_entropy
+from ramen.methods._losses import mean_entropy
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import (
+    AUTO,
+    MOMENTUM,
+    OPTIMIZER_OR_DECAY,
+    OPTIMIZERS,
+    STATISTICS,
+    MethodInfo,
+    field,
+    register,
+)
 from ramen.models import prompts
-from ramen.models.affine_prompts import AffinePrompts, AffineTextEncoder
-from ramen.models.classifier import MissingPartError, ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.models.classifier import MissingPartError
+from ramen.models.text import AffinePrompts, AffineTextEncoder
 
 TOWERS = (AUTO, "both", "image")
 LENGTHS = ("raw", "unit")
@@ -80,79 +83,66 @@ class _Texts:
     )
 )
 class Batclip(Method):
-    """Take one step per batch on the entropy and on the mean embeddings of the predicted classes.
+    """Take one step per batch on the entropy and on the mean embeddings of the predicted classes."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. BATCLIP's own: 1e-3 (CIFAR-10-C), 5e-4 (CIFAR-100-C, ImageNet-C).
-        match: Weight of the similarity of class means and texts.
-        separation: Weight of the distances between class means.
-        length: Of the embeddings that are averaged for the match: "raw", as the tower returns them, or
-            "unit". Separation uses the directions of the means in both cases.
-        pairs: Separation is the "sum" or the "mean" over the ordered pairs of predicted classes.
-        towers: "both" adapts the text tower too, and needs a classifier that has one, with gradients, as from
-            open_clip and transformers; "image" leaves the texts as they are; "auto" is "both" if possible.
-        templates: What the text tower is given if it is adapted: a name in ``ramen.prompts.TEMPLATE_SETS`` or
-            strings with ``{}``. The published one is "single".
-        prompts_at_once: How many prompts go through the text tower together, which decides the memory needed.
-            If there are more, each goes through it once more for the gradients.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" and "adamw" as ``torch.optim`` does. BATCLIP's own: "adamw" ("adam" for
-            CIFAR-100-C).
-        momentum: Of "sgd"; the others do not use it.
-        weight_decay: Of the optimizer.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    lr: float = field(
+        1e-3, ge=0, doc="Step size. BATCLIP's own: 1e-3 (CIFAR-10-C), 5e-4 (CIFAR-100-C, ImageNet-C)."
+    )
+    match: float = field(1.0, ge=0, doc="Weight of the similarity of class means and texts.")
+    separation: float = field(1.0, ge=0, doc="Weight of the distances between class means.")
+    length: str = field(
+        "raw",
+        choices=LENGTHS,
+        doc='Of the embeddings that are averaged for the match: "raw", as the tower returns them, or '
+        '"unit". Separation uses the directions of the means in both cases.',
+    )
+    pairs: str = field(
+        "sum",
+        choices=PAIRS,
+        doc='Separation is the "sum" or the "mean" over the ordered pairs of predicted classes.',
+    )
+    towers: str = field(
+        AUTO,
+        choices=TOWERS,
+        saved=True,
+        before="image",
+        doc='"both" adapts the text tower too, and needs a classifier that has one, with gradients, as '
+        'from open_clip and transformers; "image" leaves the texts as they are; "auto" is "both" if '
+        "possible.",
+    )
+    templates: str | Sequence[str] = field(
+        "single",
+        doc="What the text tower is given if it is adapted: a name in `ramen.prompts.TEMPLATE_SETS` or "
+        'strings with `{}`. The published one is "single".',
+    )
+    prompts_at_once: int = field(
+        1000,
+        ge=1,
+        doc="How many prompts go through the text tower together, which decides the memory needed. If "
+        "there are more, each goes through it once more for the gradients.",
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("adamw", choices=OPTIMIZERS, saved=True, doc=OPTIMIZER_OR_DECAY)
+    momentum: float = MOMENTUM
+    weight_decay: float = field(0.01, ge=0, doc="Of the optimizer.")
 
-    state_parameters = ("statistics", "optimizer", "towers")
-    later_parameters: ClassVar[Mapping[str, Any]] = {"towers": "image"}
     recordable = True
     joins_groups = True
 
     affine: Tensor
     text_affine: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-3,
-        match: float = 1.0,
-        separation: float = 1.0,
-        *,
-        length: str = "raw",
-        pairs: str = "sum",
-        towers: str = AUTO,
-        templates: str | Sequence[str] = "single",
-        prompts_at_once: int = 1000,
-        statistics: str = "source",
-        optimizer: str = "adamw",
-        momentum: float = 0.9,
-        weight_decay: float = 0.01,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.match = checks.number("match", match, 0)
-        self.separation = checks.number("separation", separation, 0)
-        self.length = checks.choice("length", length, LENGTHS)
-        self.pairs = checks.choice("pairs", pairs, PAIRS)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, OPTIMIZERS)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self.weight_decay = checks.number("weight_decay", weight_decay, 0)
+    def setup(self) -> None:
+        classifier = self.classifier
         self._weights = OnlineWeights(
             self, self.optimizer, self.lr, momentum=self.momentum, weight_decay=self.weight_decay
         )
-        if not isinstance(templates, str | Sequence):
-            raise TypeError(f"templates must be a name or strings with {{}}, got {type(templates).__name__}")
-        self.templates = prompts.check_templates(templates)
-        self.prompts_at_once = checks.integer("prompts_at_once", prompts_at_once, 1)
-        self.towers = checks.choice("towers", towers, TOWERS)
-        encode_text = check_classifier(classifier).encode_text
+        if not isinstance(self.templates, str | Sequence):
+            raise TypeError(
+                f"templates must be a name or strings with {{}}, got {type(self.templates).__name__}"
+            )
+        self.templates = prompts.check_templates(self.templates)
+        encode_text = classifier.encode_text
         has_tower = isinstance(encode_text, AffineTextEncoder)
         if self.towers == AUTO:
             self.towers = "both" if has_tower else "image"
@@ -191,27 +181,19 @@ class Batclip(Method):
         """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step."""
         clf = self.classifier
         texts = self._texts() if self.towers == "both" else None
-        embeddings, gradient, usable = loss_gradient(
-            clf,
-            images,
-            self.affine,
-            usable,
-            self._loss,
-            statistics=self.statistics,
-            normalize=False,
-            others=None if texts is None else texts.embeddings.detach().flatten(),
-            peers=self.peers,
-        )
-        taken = self.whole(usable).any()
-        self._weights.step(gradient[: len(self.affine)], taken=taken)
+        learned = () if texts is None else (texts.embeddings.detach().flatten().requires_grad_(),)
+        options: dict[str, Any] = {"of": "features", "statistics": self.statistics}
+        seen = yield Pass(images, self.affine, self._loss, usable, *learned, **options)
+        taken = self.whole(seen.usable).any()
+        self._weights.step(seen.gradient, taken=taken)
         if texts is not None:
-            self._text_weights.step(texts.gradient(gradient[len(self.affine) :]), taken=taken)
+            self._text_weights.step(texts.gradient(seen.others), taken=taken)
         vectors = None if texts is None else texts.embeddings.detach()
-        return Answer(clf.logits(F.normalize(embeddings, dim=1), vectors), None, usable)
+        return Answer(clf.logits(F.normalize(seen.embeddings, dim=1), vectors), None, seen.usable)
 
     def _texts(self) -> "_Texts":
         """One forward pass of the text tower, with the class embeddings that it gives."""
@@ -234,7 +216,9 @@ class Batclip(Method):
         logits = clf.logits(unit, vectors)
         entropies = mean_entropy(logits, usable) * usable.sum() / self.summed(usable.sum()).clamp_min(1)
 
-        of_class = membership(self.whole(logits.detach().argmax(1)), self.whole(usable), clf.num_classes)
+        labels = self.whole(logits.detach().argmax(1))
+        every = torch.arange(clf.num_classes, device=labels.device)
+        of_class = (labels[:, None] == every) & self.whole(usable)[:, None]
         images = of_class.sum(0)
         present = images > 0
         classes = present.sum()

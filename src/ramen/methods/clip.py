@@ -5,13 +5,11 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 
 from torch import Tensor
 
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod
-from ramen.methods._registry import register
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import MethodInfo, field, register
 from ramen.models import prompts
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
-from ramen.utils.peers import Group
 
 
 @register(
@@ -31,35 +29,22 @@ from ramen.utils.peers import Group
         ),
     )
 )
-class Clip(EmbeddingMethod):
-    """Zero-shot classification with one prompt per class.
+class Clip(Method):
+    """Zero-shot classification with one prompt per class."""
 
-    Args:
-        classifier: Must know its templates or have a text encoder, unless it has one embedding per class.
-        template: The prompt.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    template: str = field(prompts.SINGLE[0], doc="The prompt.")
 
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        template: str = prompts.SINGLE[0],
-        *,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        (self.template,) = prompts.check_templates([template])
-        self._embeddings = _single_template(classifier, self.template)
+    def setup(self) -> None:
+        (self.template,) = prompts.check_templates([self.template])
+        self._embeddings = _single_template(self.classifier, self.template)
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Compare with the single template's embeddings."""
-        logits = self.classifier.logits(embeddings, self._embeddings)
-        return Answer(logits, self.classifier.logits(embeddings), usable)
+        seen = yield Pass(images)
+        return Answer(self.classifier.logits(seen.embeddings, self._embeddings), seen.logits, usable)
 
 
 def _single_template(classifier: ZeroShotClassifier, template: str) -> Tensor:

@@ -3,15 +3,16 @@
 Vargas Hakim et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time", WACV 2025.
 """
 
+from collections.abc import Generator
+
 from torch import Tensor
 
-from ramen.methods._base import check_classifier
-from ramen.methods._contrastive import Contrastive, Steps
-from ramen.methods._info import MethodInfo
-from ramen.methods._registry import register
+from ramen.methods._contrastive import Contrastive, Walk
+from ramen.methods._passes import Pass, Seen
+from ramen.methods._registry import MethodInfo, field, register
 from ramen.models import prompts
-from ramen.models.classifier import MissingPartError, ZeroShotClassifier
-from ramen.models.text_cache import TextCache
+from ramen.models.classifier import MissingPartError
+from ramen.models.text import TextCache
 from ramen.utils import checks
 
 
@@ -48,60 +49,35 @@ class Clipartt(Contrastive):
 
     It keeps no state between batches: every batch starts from the pretrained weights. It only caches
     embeddings of prompts, which depend on the class names alone: at most ``cached_prompts`` of them.
-
-    Args:
-        classifier: Must have a text encoder.
-        lr: Adam's step size; 1e-3 in the paper for all data sets, as are the next two.
-        topk: K, how many classes a prompt names.
-        iterations: Steps per batch.
-        template: For the classes and, with "c1 or c2 or c3" in place of a class, for the prompts.
-        temperature: Temperature of the loss's targets; 0.01 is meant for CLIP's logit scale of 100.
-        detach_targets: Take no gradient through the loss's targets.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        cached_prompts: How many prompt embeddings to keep; with width 512 each takes 2 KiB.
-        seed: Has no effect.
     """
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-3,
-        topk: int = 3,
-        iterations: int = 10,
-        *,
-        template: str = prompts.SINGLE_WITHOUT_PERIOD[0],
-        temperature: float = 0.01,
-        detach_targets: bool = False,
-        statistics: str = "source",
-        cached_prompts: int = 65_536,
-        seed: int = 0,
-    ) -> None:
-        (self.template,) = prompts.check_templates([template])
-        encode_text, like = check_classifier(classifier).encode_text, classifier.class_embeddings
+    topk: int = field(3, ge=1, doc="K, how many classes a prompt names; the paper's for all data sets.")
+    iterations: int = field(10, ge=1, doc="Steps per batch; likewise.")
+    template: str = field(
+        prompts.SINGLE_WITHOUT_PERIOD[0],
+        doc='For the classes and, with "c1 or c2 or c3" in place of a class, for the prompts.',
+    )
+    cached_prompts: int = field(
+        65_536, ge=0, doc="How many prompt embeddings to keep; with width 512 each takes 2 KiB."
+    )
+
+    def setup(self) -> None:
+        classifier = self.classifier
+        (self.template,) = prompts.check_templates([self.template])
+        encode_text, like = classifier.encode_text, classifier.class_embeddings
         if encode_text is None:
             raise MissingPartError(
                 "method 'clipartt' writes prompts and needs a text encoder: give the ZeroShotClassifier "
                 "encode_text=..."
             )
-        super().__init__(
-            classifier,
-            prompts.embed_classes(encode_text, classifier.classes, [self.template])[:, 0].to(like),
-            lr=lr,
-            temperature=temperature,
-            detach_targets=detach_targets,
-            statistics=statistics,
-            seed=seed,
-        )
-        self.topk = checks.integer("topk", topk, 1, classifier.num_classes, at_most="num_classes")
-        self.iterations = checks.integer("iterations", iterations, 1)
-        self.cached_prompts = checks.integer("cached_prompts", cached_prompts, 0)
+        checks.integer("topk", self.topk, 1, classifier.num_classes, at_most="num_classes")
+        self.texts = prompts.embed_classes(encode_text, classifier.classes, [self.template])[:, 0].to(like)
         self._prompts = TextCache(encode_text, self.template, self.cached_prompts, like)
 
-    def walk(self, steps: Steps) -> None:
+    def walk(self, steps: Walk) -> Generator[Pass, Seen, None]:
         """New prompts for the weights so far, then a step."""
         for _ in range(self.iterations):
-            steps.take(self._prompt_of_each)
+            yield from steps.step(self._prompt_of_each)
 
     def _prompt_of_each(self, embeddings: Tensor) -> Tensor:
         """A prompt that names an image's likeliest classes, the likeliest first.

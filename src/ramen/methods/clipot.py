@@ -4,23 +4,25 @@ Mishra et al., "CLIP-OT", later titled "Semantic Anchor Transport", arXiv 2411.1
 """
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method, check_classifier
-from ramen.methods._info import MethodInfo
-from ramen.methods._online_weights import OPTIMIZERS, OnlineWeights
-from ramen.methods._registry import register
-from ramen.methods._steps import loss_gradient
-from ramen.methods._template_embeddings import template_embeddings
+from ramen.methods._losses import template_embeddings
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import (
+    MOMENTUM,
+    OPTIMIZER_OR_DECAY,
+    OPTIMIZERS,
+    STATISTICS,
+    MethodInfo,
+    field,
+    register,
+)
 from ramen.models import prompts
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
 
 PREDICTIONS = ("average", "template")
 
@@ -59,63 +61,40 @@ PREDICTIONS = ("average", "template")
     )
 )
 class Clipot(Method):
-    """Take one step per template on the cross-entropy with a balanced assignment of the batch.
+    """Take one step per template on the cross-entropy with a balanced assignment of the batch."""
 
-    Args:
-        classifier: Must have an embedding for each class and template, or a text encoder.
-        lr: Step size.
-        epsilon: What logits are divided by before the transport; the larger, the softer the assignment.
-        rounds: Of Sinkhorn's algorithm.
-        templates: The classifier's own if not given; else a name in ``ramen.prompts.TEMPLATE_SETS`` or
-            strings with ``{}`` for the class name.
-        predictions: The texts that predictions in the loss are made with: "average" of the templates, or the
-            "template" of the step.
-        detach_targets: Take no gradient through the assignments.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" and "adamw" as ``torch.optim`` does.
-        momentum: Of "sgd"; the others do not use it.
-        weight_decay: Of the optimizer.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    lr: float = field(1e-4, ge=0, doc="Step size.")
+    epsilon: float = field(
+        0.7,
+        gt=0,
+        doc="What logits are divided by before the transport; the larger, the softer the assignment.",
+    )
+    rounds: int = field(3, ge=1, doc="Of Sinkhorn's algorithm.")
+    templates: str | Sequence[str] | None = field(
+        None,
+        doc="The classifier's own if not given; else a name in `ramen.prompts.TEMPLATE_SETS` or strings "
+        "with `{}` for the class name.",
+    )
+    predictions: str = field(
+        "average",
+        choices=PREDICTIONS,
+        doc='The texts that predictions in the loss are made with: "average" of the templates, or the '
+        '"template" of the step.',
+    )
+    detach_targets: bool = field(True, doc="Take no gradient through the assignments.")
+    statistics: str = STATISTICS
+    optimizer: str = field("adamw", choices=OPTIMIZERS, saved=True, doc=OPTIMIZER_OR_DECAY)
+    momentum: float = MOMENTUM
+    weight_decay: float = field(0.01, ge=0, doc="Of the optimizer.")
 
-    state_parameters = ("statistics", "optimizer")
     recordable = True
     joins_groups = True
 
     affine: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-4,
-        epsilon: float = 0.7,
-        rounds: int = 3,
-        *,
-        templates: str | Sequence[str] | None = None,
-        predictions: str = "average",
-        detach_targets: bool = True,
-        statistics: str = "source",
-        optimizer: str = "adamw",
-        momentum: float = 0.9,
-        weight_decay: float = 0.01,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        self.templates = None if templates is None else prompts.check_templates(templates)
-        embeddings = template_embeddings(self.info.name, check_classifier(classifier), self.templates)
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.epsilon = checks.number("epsilon", epsilon, 0, exclusive=True)
-        self.rounds = checks.integer("rounds", rounds, 1)
-        self.predictions = checks.choice("predictions", predictions, PREDICTIONS)
-        self.detach_targets = checks.flag("detach_targets", detach_targets)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, OPTIMIZERS)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self.weight_decay = checks.number("weight_decay", weight_decay, 0)
+    def setup(self) -> None:
+        self.templates = None if self.templates is None else prompts.check_templates(self.templates)
+        embeddings = template_embeddings(self.info.name, self.classifier, self.templates)
         self._weights = OnlineWeights(
             self, self.optimizer, self.lr, momentum=self.momentum, weight_decay=self.weight_decay
         )
@@ -126,26 +105,20 @@ class Clipot(Method):
         """One of each per template, and one forward pass to predict."""
         return len(self._of_template) + 1, len(self._of_template)
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """A step per template, each from where the last one led; then predict."""
+        options: dict[str, Any] = {"of": "embeddings", "statistics": self.statistics}
         for texts in self._of_template:
-            _, gradient, usable = loss_gradient(
-                self.classifier,
-                images,
-                self.affine,
-                usable,
-                partial(self._loss, texts),
-                statistics=self.statistics,
-                peers=self.peers,
-            )
-            self._weights.step(gradient, taken=self.whole(usable).any())
-        embeddings = self.classifier.encode(images, self.affine, statistics=of_batch(self.statistics, usable))
-        return Answer(self._logits(embeddings, self._average), None, usable)
+            seen = yield Pass(images, self.affine, self._loss, usable, texts, **options)
+            images, usable = seen.images, seen.usable
+            self._weights.step(seen.gradient, taken=self.whole(usable).any())
+        seen = yield Pass(images, self.affine, None, usable, **options)
+        return Answer(self._logits(seen.embeddings, self._average), None, usable)
 
     def _logits(self, embeddings: Tensor, texts: Tensor) -> Tensor:
         return self.classifier.logit_scale * embeddings @ texts.T
 
-    def _loss(self, texts: Tensor, embeddings: Tensor, usable: Tensor) -> Tensor:
+    def _loss(self, embeddings: Tensor, usable: Tensor, texts: Tensor) -> Tensor:
         """The mean cross-entropy of the global batch with its assignment to the classes."""
         usable = usable & embeddings.detach().isfinite().all(1)
         embeddings = self.whole_with_gradients(torch.where(usable[:, None], embeddings, 0))

@@ -3,25 +3,32 @@
 Lafon et al., "CLIPTTA: Robust Contrastive Vision-Language Test-Time Adaptation", NeurIPS 2025.
 """
 
+from collections.abc import Generator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose
-from ramen.memory.image_memory import ImageMemory
-from ramen.memory.most_confident import MostConfident
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._online_weights import OPTIMIZERS, OnlineWeights
-from ramen.methods._parameters import AUTO, published
-from ramen.methods._registry import register
-from ramen.methods._steps import loss_gradient, shared_logits
+from ramen.memory.images import ImageMemory
+from ramen.memory.policies import MostConfident
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Seen, Steps
+from ramen.methods._registry import (
+    AUTO,
+    MOMENTUM,
+    OPTIMIZER_OR_DECAY,
+    OPTIMIZERS,
+    STATISTICS,
+    WEIGHT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.pair_scores import pair_scores
-from ramen.utils.peers import Group, Peers
+from ramen.utils.distributed import Peers
+from ramen.utils.numerics import pair_scores
 
 SOURCES = ("both", "memory")
 _SHOTS = {10: 4, 100: 16, 1000: 16}  # published, by the number of classes
@@ -56,73 +63,61 @@ _EPS = 1e-6  # of Adam
             "random draws depend on the seed and the number of steps",
             "shots and sample are the published ones for the nearest number of classes. A full memory is "
             "large: 16 images of 224 x 224 pixels for each of 1,000 classes take 9.6 GB in fp32",
+            "as in CLIPTTA's code, a step sees at least one image of each class that the memory knows: with "
+            "1,000 classes up to 1,000 images, whatever sample is. images_at_once bounds what the encoder "
+            "holds of them; CLIPTTA's code encodes all together",
             "the entropy of the mean prediction presumes balanced batches",
             "BatchNorm keeps its running statistics; statistics='batch' uses those of the images that are "
-            "encoded together",
+            "encoded together, images_at_once of the memory at most",
         ),
     )
 )
 class Cliptta(Method):
-    """Take ten steps per batch on its contrastive entropy and that of confident images of the stream.
+    """Take ten steps per batch on its contrastive entropy and that of confident images of the stream."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size.
-        iterations: Steps per batch.
-        beta: Weight of the entropy of the mean prediction, which is raised.
-        shots: How many images of each predicted class the memory holds. "auto": chosen by the number of
-            classes.
-        sample: How many images of the memory a step sees, in equal parts of each class, of which there is at
-            least one. "auto": likewise.
-        learn_from: Where gradients come from: "both" batch and memory, or the "memory" alone.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images that are encoded together.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" and "adamw" as ``torch.optim`` does.
-        momentum: Of "sgd"; the others do not use it.
-        weight_decay: Of the optimizer.
-        seed: Decides which images of the memory a step sees.
-        group: As for every method.
-    """
+    lr: float = field(1e-4, ge=0, doc="Step size.")
+    iterations: int = field(10, ge=1, doc="Steps per batch.")
+    beta: float = field(1.0, ge=0, doc="Weight of the entropy of the mean prediction, which is raised.")
+    shots: int = field(
+        AUTO,
+        ge=1,
+        published=_SHOTS,
+        saved=True,
+        doc='How many images of each predicted class the memory holds. "auto": chosen by the number of '
+        "classes.",
+    )
+    sample: int = field(
+        AUTO,
+        ge=1,
+        published=_SAMPLE,
+        doc="How many images of the memory a step sees, in equal parts of each class, of which there is "
+        'at least one. "auto": likewise.',
+    )
+    learn_from: str = field(
+        "both",
+        choices=SOURCES,
+        doc='Where gradients come from: "both" batch and memory, or the "memory" alone.',
+    )
+    images_at_once: int = field(
+        128,
+        ge=1,
+        doc="How many images of the memory go through the encoder together, which decides the memory needed. "
+        "If a step sees more, each goes through it once more for the gradients, with the same result.",
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("adam", choices=OPTIMIZERS, saved=True, doc=OPTIMIZER_OR_DECAY)
+    momentum: float = MOMENTUM
+    weight_decay: float = WEIGHT_DECAY
+    seed: int = field(0, ge=0, doc="Decides which images of the memory a step sees.")
 
-    state_parameters = ("shots", "statistics", "optimizer")
     joins_groups = True
 
     affine: Tensor
     steps_taken: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-4,
-        iterations: int = 10,
-        beta: float = 1.0,
-        shots: int | str = AUTO,
-        sample: int | str = AUTO,
-        *,
-        learn_from: str = "both",
-        statistics: str = "source",
-        optimizer: str = "adam",
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.iterations = checks.integer("iterations", iterations, 1)
-        self.beta = checks.number("beta", beta, 0)
+    def setup(self) -> None:
+        classifier = self.classifier
         classes = classifier.num_classes
-        if shots == AUTO:
-            shots, self.chosen["shots"] = published(_SHOTS, classes)
-        if sample == AUTO:
-            sample, self.chosen["sample"] = published(_SAMPLE, classes)
-        self.shots, self.sample = checks.integer("shots", shots, 1), checks.integer("sample", sample, 1)
-        self.learn_from = checks.choice("learn_from", learn_from, SOURCES)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, OPTIMIZERS)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self.weight_decay = checks.number("weight_decay", weight_decay, 0)
         self._weights = OnlineWeights(
             self,
             self.optimizer,
@@ -141,35 +136,42 @@ class Cliptta(Method):
                 self.peers,
             )
         )
+        self._per_class = max(1, self.sample // classes)
         self.add_state("steps_taken", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
-        # What the memory keeps is decided on the host: on a GPU the passes are recorded, not the step.
-        self._logits = self.record(partial(shared_logits, classifier, statistics=self.statistics))
-        lesson = partial(_lesson, classifier, self.beta, self.statistics)
-        self._lesson = self.record(lesson)
-        self._batch_lesson = self._lesson if group is None else partial(lesson, peers=self.peers)
+        self._loss = partial(loss, classifier, self.beta)
+        self._batch_loss = partial(loss, classifier, self.beta, peers=self.peers)
+        self._block_loss = partial(block_loss, classifier)
+        self._options: dict[str, Any] = {"of": "embeddings", "statistics": self.statistics}
 
     def passes(self) -> tuple[int, int]:
-        """One of each per step for the memory, and for the batch if it teaches; one forward to predict."""
-        if self.learn_from == "both":
-            return 2 * self.iterations + 1, 2 * self.iterations
-        return self.iterations + 2, self.iterations  # the first pass of the batch decides what is remembered
+        """One of each per step for the memory, and for the batch if it teaches; one forward to predict.
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+        Images of a full memory pass forward twice if they do not go through the encoder together.
+        """
+        most = self.classifier.num_classes * self._per_class
+        memory = 2 * self.iterations if most > self.images_at_once else self.iterations
+        if self.learn_from == "both":
+            return memory + self.iterations + 1, 2 * self.iterations
+        return memory + 2, self.iterations  # the first pass of the batch decides what is remembered
+
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Take the steps, of which the first renews the memory, then predict."""
         usable = usable & self._remembered.storable(images)
         for step in range(self.iterations):
-            gradient = torch.zeros_like(self.affine)
+            gradient, logits = torch.zeros_like(self.affine), None
             if self.learn_from == "both":
-                logits, gradient, usable = self._batch_lesson(images, self.affine, usable)
+                seen = yield Pass(images, self.affine, self._batch_loss, usable, **self._options)
+                usable, gradient = seen.usable, seen.gradient
+                logits = self.classifier.logits(seen.embeddings)
             elif step == 0:
-                logits, usable = self._logits(images, self.affine, usable)
-            if step == 0 and not self._remember(images, logits, usable):
+                seen = yield Pass(images, self.affine, None, usable, statistics=self.statistics)
+                usable, logits = seen.usable, seen.logits
+            if step == 0 and logits is not None and not self._remember(images, logits, usable):
                 break  # nothing to learn from
-            gradient = gradient + self._memory_gradient()
+            gradient = gradient + (yield from self._memory_gradient())
             self._weights.step(gradient)
             self.steps_taken = self.steps_taken + 1
-        logits, usable = self._logits(images, self.affine, usable)
-        return Answer(logits, None, usable)
+        return Answer(Pass(images, self.affine, None, usable, statistics=self.statistics), None, usable)
 
     def _remember(self, images: Tensor, logits: Tensor, usable: Tensor) -> bool:
         """Offer a batch to the memory, one image after the other; False if there was none to offer."""
@@ -184,40 +186,66 @@ class Cliptta(Method):
         self._remembered.settle()
         return any(label >= 0 for label, _ in offered)
 
-    def _memory_gradient(self) -> Tensor:
+    def _memory_gradient(self) -> Generator[Pass, Seen, Tensor]:
         """That of a sample of the memory, with as many images of each class."""
         policy = self._remembered.policy
         slots = torch.arange(len(policy.labels), device="cpu")
         draws = pair_scores(self.seed, self.steps_taken, slots).tolist()
-        per_class = max(1, self.sample // self.classifier.num_classes)
-        chosen = torch.tensor(policy.sample(per_class, draws), device=self.classifier.device)
+        chosen = torch.tensor(policy.sample(self._per_class, draws), device=self.classifier.device)
+        if len(chosen) > self.images_at_once:
+            return (yield from self._gradient_in_blocks(chosen.split(self.images_at_once)))
         images = self._remembered.images[chosen]
-        every = torch.ones(len(images), dtype=torch.bool, device=images.device)
-        _, gradient, _ = self._lesson(images, self.affine, every)
-        return self.averaged(gradient)
+        seen = yield Pass(images, self.affine, self._loss, _all(images), common=True, **self._options)
+        return seen.gradient
+
+    def _gradient_in_blocks(self, blocks: Sequence[Tensor]) -> Generator[Pass, Seen, Tensor]:
+        """That of all these images of the memory, of which one block at a time is in the encoder.
+
+        The first time they pass, the loss says how it depends on each logit; the second time, so does each
+        block's share of the gradient.
+        """
+        stored, options, found = self._remembered.images, self._options, []
+        for block in blocks:
+            images = stored[block]
+            found.append((yield Pass(images, self.affine, None, _all(images), statistics=self.statistics)))
+        logits, usable = torch.cat([one.logits for one in found]), torch.cat([one.usable for one in found])
+        with torch.enable_grad():
+            logits.requires_grad_()
+            (slopes,) = torch.autograd.grad(loss_of_logits(logits, usable, self.beta), logits)
+        gradient = torch.zeros_like(self.affine)
+        for block, one, own in zip(blocks, found, slopes.split(len(blocks[0])), strict=True):
+            wanted = Pass(
+                stored[block], self.affine, self._block_loss, one.usable, own, common=True, **options
+            )
+            gradient = gradient + (yield wanted).gradient
+        return gradient
 
 
-def _lesson(
+def _all(images: Tensor) -> Tensor:
+    return torch.ones(len(images), dtype=torch.bool, device=images.device)
+
+
+def block_loss(classifier: ZeroShotClassifier, embeddings: Tensor, usable: Tensor, slopes: Tensor) -> Tensor:
+    """That of a part of the images, given the slopes ``(B, C)`` of the whole one along their logits."""
+    return (classifier.logits(torch.where(usable[:, None], embeddings, 0)) * slopes).sum()
+
+
+def loss(
     classifier: ZeroShotClassifier,
     beta: float,
-    statistics: str,
-    images: Tensor,
-    affine: Tensor,
+    embeddings: Tensor,
     usable: Tensor,
     *,
     peers: Peers | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The logits of a batch, the gradient of both losses, and which images were usable."""
+) -> Tensor:
+    """``loss_of_logits`` of a batch's embeddings."""
+    return loss_of_logits(classifier.logits(embeddings), usable, beta, peers)
 
-    def loss(embeddings: Tensor, usable: Tensor) -> Tensor:
-        logits = classifier.logits(embeddings)
-        usable = usable & logits.detach().isfinite().all(1)
-        return contrastive_entropy(logits, usable, peers) - beta * entropy_of_mean(logits, usable, peers)
 
-    embeddings, gradient, usable = loss_gradient(
-        classifier, images, affine, usable, loss, statistics=statistics, peers=peers
-    )
-    return classifier.logits(embeddings), gradient, usable
+def loss_of_logits(logits: Tensor, usable: Tensor, beta: float, peers: Peers | None = None) -> Tensor:
+    """The contrastive entropy, less ``beta`` times the entropy of the mean prediction."""
+    usable = usable & logits.detach().isfinite().all(1)
+    return contrastive_entropy(logits, usable, peers) - beta * entropy_of_mean(logits, usable, peers)
 
 
 def contrastive_entropy(logits: Tensor, usable: Tensor, peers: Peers | None = None) -> Tensor:

@@ -3,26 +3,33 @@
 Wang et al., "Continual Test-Time Domain Adaptation", CVPR 2022.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose
 from ramen.images.augment import augment, draw
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._normalised_pixels import NormalisedPixels
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._parameters import AUTO, published
-from ramen.methods._registry import register
-from ramen.methods._steps import loss_gradient, shared_logits
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Seen, Steps, give
+from ramen.methods._registry import (
+    AUTO,
+    MEAN,
+    MOMENTUM,
+    OPTIMIZER,
+    STATISTICS,
+    STD,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
+from ramen.methods._views import NormalisedPixels
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.numerics import plain_numerics
-from ramen.utils.pair_scores import pair_scores
+from ramen.utils.numerics import pair_scores, plain_numerics
 
 LOSSES = ("cross_entropy", "symmetric")
 _THRESHOLDS = {10: 0.92, 100: 0.72, 1000: 0.1}  # published, by the number of classes
@@ -65,76 +72,57 @@ _QUANTILE, _BELOW = 0.05, 0.05  # how CoTTA's authors chose them, from the confi
     )
 )
 class Cotta(Method):
-    """Predict with a teacher; train a student to agree with it, and let it forget a little at random.
+    """Predict with a teacher; train a student to agree with it, and let it forget a little at random."""
 
-    Args:
-        classifier: What it adapts.
-        lr: The student's step size. CoTTA's own: 1e-3 with "adam" (CIFAR-C), 1e-2 with "sgd" (ImageNet-C).
-        threshold: The teacher averages over augmentations if the mean confidence of the pretrained model is
-            below this; 0: never. "auto": chosen by the number of classes.
-        augmentations: How many it averages over.
-        nu: How far the teacher moves towards the student after each step.
-        forget: The probability that a weight of the student goes back to the pretrained one after a step.
-            CoTTA's own: 0.01 (CIFAR-C), 0.001 (ImageNet-C).
-        loss: "cross_entropy" of the student with the teacher's probabilities, or "symmetric" for its mean
-            with that of the teacher with the student's.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter of the student by ``lr`` against the sign of its gradient,
-            "sgd" along the gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        mean: Mean per channel that was subtracted from the images; from the classifier's preprocessing if
-            not given.
-        std: Standard deviation per channel that the images were divided by; likewise.
-        seed: Decides the augmentations and which weights go back.
-    """
-
-    state_parameters = ("statistics", "optimizer")
+    lr: float = field(
+        1e-3,
+        ge=0,
+        doc='The student\'s step size. CoTTA\'s own: 1e-3 with "adam" (CIFAR-C), 1e-2 with "sgd" '
+        "(ImageNet-C).",
+    )
+    threshold: float = field(
+        AUTO,
+        ge=0,
+        published=_THRESHOLDS,
+        doc="The teacher averages over augmentations if the mean confidence of the pretrained model is "
+        'below this; 0: never. "auto": chosen by the number of classes.',
+    )
+    augmentations: int = field(32, ge=1, doc="How many it averages over.")
+    nu: float = field(1e-3, ge=0, le=1, doc="How far the teacher moves towards the student after each step.")
+    forget: float = field(
+        0.01,
+        ge=0,
+        le=1,
+        doc="The probability that a weight of the student goes back to the pretrained one after a step. "
+        "CoTTA's own: 0.01 (CIFAR-C), 0.001 (ImageNet-C).",
+    )
+    loss: str = field(
+        "cross_entropy",
+        choices=LOSSES,
+        doc='"cross_entropy" of the student with the teacher\'s probabilities, or "symmetric" for its mean '
+        "with that of the teacher with the student's.",
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("adam", choices=WITHOUT_DECAY, saved=True, doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    mean: Sequence[float] | None = MEAN
+    std: Sequence[float] | None = STD
+    seed: int = field(0, ge=0, doc="Decides the augmentations and which weights go back.")
 
     student: Tensor
     teacher: Tensor
     bound: Tensor  # the threshold in use
     seen: Tensor  # usable images so far
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-3,
-        threshold: float | str = AUTO,
-        augmentations: int = 32,
-        nu: float = 1e-3,
-        forget: float = 0.01,
-        *,
-        loss: str = "cross_entropy",
-        statistics: str = "source",
-        optimizer: str = "adam",
-        momentum: float = 0.9,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(classifier, seed=seed)
-        self.lr = checks.number("lr", lr, 0)
-        if threshold == AUTO:
-            threshold, self.chosen["threshold"] = published(_THRESHOLDS, classifier.num_classes)
-        self.threshold = checks.number("threshold", threshold, 0)
-        self.augmentations = checks.integer("augmentations", augmentations, 1)
-        self.nu, self.forget = checks.number("nu", nu, 0), checks.number("forget", forget, 0)
-        for name, value in (("nu", self.nu), ("forget", self.forget)):
-            if value > 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {value}")
-        self.loss = checks.choice("loss", loss, LOSSES)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self._normalised = NormalisedPixels(self.info.name, classifier, mean, std)
+    def setup(self) -> None:
+        classifier = self.classifier
+        self._normalised = NormalisedPixels(self.info.name, classifier, self.mean, self.std)
         self.mean, self.std = self._normalised.mean, self._normalised.std
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum, name="student")
+        self._agreement = partial(agreement, classifier, self.loss)
         self.add_state("teacher", classifier.encoder.base)
         self.add_state("bound", torch.tensor(self.threshold, dtype=torch.float64, device="cpu"), minimum=0)
         self.add_state("seen", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
-        # Whether to augment is decided on the host: on a GPU the passes are recorded, not the step.
-        self._logits = self.record(partial(shared_logits, classifier, statistics=self.statistics))
 
     @property
     def batch_dependent(self) -> bool:
@@ -163,8 +151,8 @@ class Cotta(Method):
         with self.one_caller:
             for batch in images.split(checks.integer("batch_size", batch_size, 1)):
                 finite, usable, _ = self.receive(batch)
-                logits, usable = self._logits(finite, self.classifier.encoder.base, usable)
-                found.append(logits[usable].softmax(1).amax(1))
+                seen = give(self.classifier, self._plain(finite, self.classifier.encoder.base, usable))
+                found.append(seen.logits[seen.usable].softmax(1).amax(1))
             confidences = torch.cat(found).to("cpu", torch.float64)
             if not len(confidences):
                 raise ValueError("images must hold at least one image with a finite answer, got none")
@@ -180,16 +168,12 @@ class Cotta(Method):
 
     # -- the stream ---------------------------------------------------------------------------------
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the teacher, take a step of the student, average, let some weights go back."""
-        zero_shot, target, usable, augmented = self._targets(images, usable)
-
-        def loss(embeddings: Tensor, usable: Tensor) -> Tensor:
-            return self._loss(self.classifier.logits(embeddings), target, usable)
-
-        _, gradient, usable = loss_gradient(
-            self.classifier, images, self.student, usable, loss, statistics=self.statistics
-        )
+        zero_shot, target, usable, augmented = yield from self._targets(images, usable)
+        options: dict[str, Any] = {"of": "embeddings", "statistics": self.statistics}
+        seen = yield Pass(images, self.student, self._agreement, usable, target, **options)
+        gradient, usable = seen.gradient, seen.usable
         # If both predict the same, the gradient is zero but for rounding, which Adam would take for one.
         differ = augmented | (self.student != self.teacher).any()
         taken = usable.any()
@@ -202,29 +186,39 @@ class Cotta(Method):
         self.seen = self.seen + usable.sum().cpu()
         return Answer(target, zero_shot if self.statistics == "source" else None, usable)
 
-    def _targets(self, images: Tensor, usable: Tensor) -> tuple[Tensor | None, Tensor, Tensor, bool]:
+    def _plain(self, images: Tensor, affine: Tensor, usable: Tensor) -> Pass:
+        return Pass(images, affine, None, usable, statistics=self.statistics)
+
+    def _targets(
+        self, images: Tensor, usable: Tensor
+    ) -> Generator[Pass, Seen, tuple[Tensor | None, Tensor, Tensor, bool]]:
         """The pretrained model's logits, if it was asked, the teacher's, the usable images, if augmented."""
         if not self.bound > 0:
-            target, usable = self._logits(images, self.teacher, usable)
-            return None, target, usable, False
-        zero_shot, usable = self._logits(images, self.classifier.encoder.base, usable)
+            seen = yield self._plain(images, self.teacher, usable)
+            return None, seen.logits, seen.usable, False
+        seen = yield self._plain(images, self.classifier.encoder.base, usable)
+        zero_shot, usable = seen.logits, seen.usable
         confidences = torch.where(usable, zero_shot.softmax(1).amax(1), 0)
         if confidences.sum() / usable.sum().clamp_min(1) >= self.bound.to(confidences):
-            target, usable = self._logits(images, self.teacher, usable)
-            return zero_shot, target, usable, False
+            seen = yield self._plain(images, self.teacher, usable)
+            return zero_shot, seen.logits, seen.usable, False
         generator, size = self.generator(place=int(self.seen)), (images.shape[2], images.shape[3])
         total = torch.zeros_like(zero_shot)
         for _ in range(self.augmentations):
             change = partial(augment, drawn=draw(size, generator))
-            logits, usable = self._logits(self._normalised.changed(images, change), self.teacher, usable)
-            total = total + logits
+            seen = yield self._plain(self._normalised.changed(images, change), self.teacher, usable)
+            total, usable = total + seen.logits, seen.usable
         return zero_shot, total / self.augmentations, usable, True
 
-    def _loss(self, logits: Tensor, target: Tensor, usable: Tensor) -> Tensor:
-        """The mean cross-entropy between teacher and student."""
-        usable = usable & logits.detach().isfinite().all(1)
-        log_p, log_q = (torch.where(usable[:, None], rows, 0).log_softmax(1) for rows in (logits, target))
-        losses = -(log_q.exp() * log_p).sum(1)
-        if self.loss == "symmetric":
-            losses = 0.5 * losses - 0.5 * (log_p.exp() * log_q).sum(1)
-        return torch.where(usable, losses, 0).sum() / usable.sum().clamp_min(1)
+
+def agreement(
+    classifier: ZeroShotClassifier, kind: str, embeddings: Tensor, usable: Tensor, target: Tensor
+) -> Tensor:
+    """The mean cross-entropy between teacher and student."""
+    logits = classifier.logits(embeddings)
+    usable = usable & logits.detach().isfinite().all(1)
+    log_p, log_q = (torch.where(usable[:, None], rows, 0).log_softmax(1) for rows in (logits, target))
+    losses = -(log_q.exp() * log_p).sum(1)
+    if kind == "symmetric":
+        losses = 0.5 * losses - 0.5 * (log_p.exp() * log_q).sum(1)
+    return torch.where(usable, losses, 0).sum() / usable.sum().clamp_min(1)

@@ -5,26 +5,31 @@ ICLR 2024.
 """
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.images.object_destruction import occlude_centre, shuffle_patches, shuffle_pixels
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._frozen_layers import FROZEN, trained_part
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import OPINION_ENTROPY
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._opinion_entropy import LOSSES
-from ramen.methods._registry import register
+from ramen.encoder.statistics import of_batch
+from ramen.images.views import occlude_centre, shuffle_patches, shuffle_pixels
+from ramen.methods._losses import LOSSES, OPINION_ENTROPY
+from ramen.methods._method import Method
+from ramen.methods._optim import FROZEN, OnlineWeights, trained_part
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import (
+    LOSS,
+    MOMENTUM,
+    OPTIMIZER,
+    STATISTICS,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
 from ramen.methods._shape_filter import probability_drop
-from ramen.methods._steps import loss_gradient
-from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.pair_scores import pair_scores
-from ramen.utils.peers import Group
+from ramen.utils.numerics import pair_scores
 
 TRANSFORMS = ("patch", "pixel", "occlusion")
 
@@ -60,69 +65,55 @@ TRANSFORMS = ("patch", "pixel", "occlusion")
     )
 )
 class Deyo(Method):
-    """Take one step per batch on the confident images whose prediction suffers if their object is destroyed.
+    """Take one step per batch on the confident images whose answer suffers if their object is destroyed."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. DeYO's own: 2.5e-4 (ResNet-50), 1e-3 (ViT, batches of 64), doubled for single images.
-        margin: An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.
-        plpd_threshold: The probability of the predicted class must fall by more than this if the object is
-            destroyed. DeYO's own: 0.2 for mixed and wild streams, 0.3 for mild ones, 0.5 for data with
-            spurious correlations.
-        weight_margin: Entropies count as weights relative to this times ln C.
-        transform: What destroys the object: "patch" shuffles patches of each image, "pixel" all pixels,
-            "occlusion" covers the middle.
-        patches: Patches along each side of an image.
-        frozen: "top" to freeze the last three blocks and the norm after them, or the last stage of a ResNet;
-            "none" to train all norm layers.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        loss: What is minimised: "entropy", or "come" for COME's opinion entropy, which hardly moves uncertain
-            images.
-        seed: Decides how patches and pixels are shuffled.
-        group: As for every method.
-    """
+    lr: float = field(
+        1e-3,
+        ge=0,
+        doc="Step size. DeYO's own: 2.5e-4 (ResNet-50), 1e-3 (ViT, batches of 64), doubled for single "
+        "images.",
+    )
+    margin: float = field(
+        0.5,
+        ge=0,
+        doc="An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.",
+    )
+    plpd_threshold: float = field(
+        0.2,
+        ge=-1,
+        doc="The probability of the predicted class must fall by more than this if the object is "
+        "destroyed. DeYO's own: 0.2 for mixed and wild streams, 0.3 for mild ones, 0.5 for data with "
+        "spurious correlations.",
+    )
+    weight_margin: float = field(0.4, ge=0, doc="Entropies count as weights relative to this times ln C.")
+    transform: str = field(
+        "patch",
+        choices=TRANSFORMS,
+        doc='What destroys the object: "patch" shuffles patches of each image, "pixel" all pixels, '
+        '"occlusion" covers the middle.',
+    )
+    patches: int = field(4, ge=1, doc="Patches along each side of an image.")
+    frozen: str = field(
+        "top",
+        choices=FROZEN,
+        doc='"top" to freeze the last three blocks and the norm after them, or the last stage of a '
+        'ResNet; "none" to train all norm layers.',
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("sgd", choices=WITHOUT_DECAY, saved=True, doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    loss: str = LOSS
+    seed: int = field(0, ge=0, doc="Decides how patches and pixels are shuffled.")
 
-    state_parameters = ("statistics", "optimizer")
     recordable = True
     joins_groups = True
 
     affine: Tensor
     seen: Tensor  # usable images so far
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-3,
-        margin: float = 0.5,
-        plpd_threshold: float = 0.2,
-        weight_margin: float = 0.4,
-        *,
-        transform: str = "patch",
-        patches: int = 4,
-        frozen: str = "top",
-        statistics: str = "source",
-        optimizer: str = "sgd",
-        momentum: float = 0.9,
-        loss: str = "entropy",
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.margin = checks.number("margin", margin, 0)
-        self.plpd_threshold = checks.number("plpd_threshold", plpd_threshold, -1)
-        self.weight_margin = checks.number("weight_margin", weight_margin, 0)
-        self.transform = checks.choice("transform", transform, TRANSFORMS)
-        self.patches = checks.integer("patches", patches, 1, min(classifier.image_size or (2**31,)))
-        self.frozen = checks.choice("frozen", frozen, FROZEN)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self.loss = checks.choice("loss", loss, LOSSES)
+    def setup(self) -> None:
+        classifier = self.classifier
+        checks.integer("patches", self.patches, 1, min(classifier.image_size or (2**31,)))
         self._measure = LOSSES[self.loss]
         self._weights = OnlineWeights(
             self,
@@ -138,23 +129,15 @@ class Deyo(Method):
         """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step on the images that both filters keep."""
-        kept = usable
+        options: dict[str, Any] = {"of": "embeddings", "statistics": self.statistics}
+        seen = yield Pass(images, self.affine, partial(self._loss, images), usable, **options)
+        self._weights.step(seen.gradient, taken=self.whole(seen.counted).any())
+        self.seen = self.seen + self.whole(seen.usable).sum()
+        return Answer(self.classifier.logits(seen.embeddings), None, seen.usable)
 
-        def loss(embeddings: Tensor, usable: Tensor) -> Tensor:
-            nonlocal kept  # that of the last call counts: there is a second one if an image overflows
-            value, kept = self._loss_and_kept(images, embeddings, usable)
-            return value
-
-        embeddings, gradient, usable = loss_gradient(
-            self.classifier, images, self.affine, usable, loss, statistics=self.statistics, peers=self.peers
-        )
-        self._weights.step(gradient, taken=self.whole(kept).any())
-        self.seen = self.seen + self.whole(usable).sum()
-        return Answer(self.classifier.logits(embeddings), None, usable)
-
-    def _loss_and_kept(self, images: Tensor, embeddings: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, images: Tensor, embeddings: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted mean entropy of the images that both filters keep, and which ones these are."""
         entropy_of_a_guess = math.log(self.classifier.num_classes)
         logits = self.classifier.logits(embeddings)

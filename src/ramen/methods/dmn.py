@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory, Recall
-from ramen.memory.row_table import ColumnSpec
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
-from ramen.methods._registry import register
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.memory.rows import ColumnSpec
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Steps, embeddings_of_all
+from ramen.methods._registry import MethodInfo, field, register
 
 
 @register(
@@ -46,48 +42,32 @@ from ramen.utils.peers import Group
         ),
     )
 )
-class DMN(EmbeddingMethod):
-    """Mix the text's probabilities with those of class vectors that each image reads from the memory.
+class DMN(Method):
+    """Mix the text's probabilities with those of class vectors that each image reads from the memory."""
 
-    Args:
-        classifier: What it adapts.
-        alpha: The memory's share in the score. The paper's: mixed streams 0.1; single domains
-            0.2 (CIFAR-10-C), 1.0 (CIFAR-100-C), 1.0 (ImageNet-C), 0.2 (DomainNet).
-        beta: How fast an entry's weight falls with its cosine distance.
-        capacity: The most entries per class.
-        seed: Has no effect.
-        group: As for every method.
-    """
-
-    state_parameters = ("capacity",)
+    alpha: float = field(
+        0.1,
+        ge=0,
+        doc="The memory's share in the score. The paper's: mixed streams 0.1; single domains 0.2 "
+        "(CIFAR-10-C), 1.0 (CIFAR-100-C), 1.0 (ImageNet-C), 0.2 (DomainNet).",
+    )
+    beta: float = field(5.5, ge=0, doc="How fast an entry's weight falls with its cosine distance.")
+    capacity: int = field(50, ge=1, saved=True, doc="The most entries per class.")
 
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        alpha: float = 0.1,
-        beta: float = 5.5,
-        capacity: int = 50,
-        *,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.alpha = checks.number("alpha", alpha, 0)
-        self.beta = checks.number("beta", beta, 0)
-        self.capacity = checks.integer("capacity", capacity, 1)
+    def setup(self) -> None:
+        classifier = self.classifier
         classes, width = classifier.class_embeddings.shape
         embeddings = ColumnSpec(classifier.class_embeddings.dtype, classifier.device, width)
         memory = LowestEntropyMemory(classes, self.capacity, {"embeddings": embeddings})
         self.memory = self.add_memory(memory)
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Enter the memory, then read it: for all images at once, as if they came one at a time."""
         clf = self.classifier
-        zero_shot = clf.logits(embeddings)
-        embeddings, usable = without_refused(embeddings, usable)
+        zero_shot, embeddings, usable = yield from embeddings_of_all(self, images, usable)
         log_text = zero_shot.log_softmax(1)
         p_text = log_text.exp()
         entropies = -(p_text * (p_text + 1e-8).log()).sum(1)

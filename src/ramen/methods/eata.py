@@ -12,20 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import OPINION_ENTROPY
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._opinion_entropy import LOSSES
-from ramen.methods._parameters import AUTO, published
-from ramen.methods._registry import register
-from ramen.methods._steps import loss_gradient
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.methods._losses import LOSSES, OPINION_ENTROPY
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Steps, give
+from ramen.methods._registry import (
+    AUTO,
+    LOSS,
+    MOMENTUM,
+    OPTIMIZER,
+    STATISTICS,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
 from ramen.utils import checks
 from ramen.utils.numerics import finite_or_zero, plain_numerics
-from ramen.utils.peers import Group
 
 _MEMORY = 0.9  # of the moving average of probabilities
 _REDUNDANCY = {10: 0.4, 100: 0.1, 1000: 0.05}  # published, by the number of classes
@@ -63,32 +66,45 @@ _REDUNDANCY = {10: 0.4, 100: 0.1, 1000: 0.05}  # published, by the number of cla
     )
 )
 class Eata(Method):
-    """Take one step per batch on the entropy of the images that are confident and tell something new.
+    """Take one step per batch on the entropy of the images that are confident and tell something new."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. EATA's own: 2.5e-4 (ResNet-50, ImageNet-C); others use 1e-3 for a ViT with
-            batches of 64.
-        margin: An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.
-        redundancy: An image tells something new if the cosine between its probabilities and the moving
-            average of those kept is below this; from 2 on, all do. "auto": chosen by the number of classes.
-        fisher: Weight of the term that holds back parameters that matter to the source images; without such
-            images it has no effect. EATA's own: 2000 for ImageNet-C; others use 1 for CIFAR-C.
-        reset_every: Batches between full resets; 0 for none. RDumb's: 1000.
-        class_balance: Momentum of the class frequencies that images are weighted by, so that rare classes
-            count as much as frequent ones; 0 for no such weights. DELTA's: 0.95.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        loss: What is minimised: "entropy", or "come" for COME's opinion entropy, which hardly moves uncertain
-            images.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    lr: float = field(
+        2.5e-4,
+        ge=0,
+        doc="Step size. EATA's own: 2.5e-4 (ResNet-50, ImageNet-C); others use 1e-3 for a ViT with "
+        "batches of 64.",
+    )
+    margin: float = field(
+        0.4,
+        ge=0,
+        doc="An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.",
+    )
+    redundancy: float = field(
+        AUTO,
+        ge=0,
+        published=_REDUNDANCY,
+        doc="An image tells something new if the cosine between its probabilities and the moving average "
+        'of those kept is below this; from 2 on, all do. "auto": chosen by the number of classes.',
+    )
+    fisher: float = field(
+        2000.0,
+        ge=0,
+        doc="Weight of the term that holds back parameters that matter to the source images; without such "
+        "images it has no effect. EATA's own: 2000 for ImageNet-C; others use 1 for CIFAR-C.",
+    )
+    reset_every: int = field(0, ge=0, doc="Batches between full resets; 0 for none. RDumb's: 1000.")
+    class_balance: float = field(
+        0.0,
+        ge=0,
+        lt=1,
+        doc="Momentum of the class frequencies that images are weighted by, so that rare classes count as "
+        "much as frequent ones; 0 for no such weights. DELTA's: 0.95.",
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("sgd", choices=WITHOUT_DECAY, saved=True, doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    loss: str = LOSS
 
-    state_parameters = ("statistics", "optimizer")
     recordable = True
     joins_groups = True
 
@@ -99,39 +115,9 @@ class Eata(Method):
     frequencies: Tensor  # of the classes, a moving average over all images
     batches: Tensor  # since the last full reset
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 2.5e-4,
-        margin: float = 0.4,
-        redundancy: float | str = AUTO,
-        fisher: float = 2000.0,
-        *,
-        reset_every: int = 0,
-        class_balance: float = 0.0,
-        statistics: str = "source",
-        optimizer: str = "sgd",
-        momentum: float = 0.9,
-        loss: str = "entropy",
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.margin = checks.number("margin", margin, 0)
+    def setup(self) -> None:
+        classifier = self.classifier
         classes = classifier.num_classes
-        if redundancy == AUTO:
-            redundancy, self.chosen["redundancy"] = published(_REDUNDANCY, classes)
-        self.redundancy = checks.number("redundancy", redundancy, 0)
-        self.fisher = checks.number("fisher", fisher, 0)
-        self.reset_every = checks.integer("reset_every", reset_every, 0)
-        self.class_balance = checks.number("class_balance", class_balance, 0)
-        if self.class_balance >= 1:
-            raise ValueError(f"class_balance must be at least 0 and below 1, got {class_balance}")
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self.loss = checks.choice("loss", loss, LOSSES)
         self._measure, self._bound = LOSSES[self.loss], self.margin * math.log(classes)
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
         base, per_class = classifier.encoder.base, classifier.class_embeddings.new_zeros(classes)
@@ -168,9 +154,10 @@ class Eata(Method):
             for batch in batches:
                 finite, usable, _ = self.receive(batch)
                 base = self.classifier.encoder.base
-                _, gradient, _ = loss_gradient(
-                    self.classifier, finite, base, usable, self._own_label_loss, statistics=self.statistics
+                wanted = Pass(
+                    finite, base, self._own_label_loss, usable, of="embeddings", statistics=self.statistics
                 )
+                gradient = give(self.classifier, wanted).gradient
                 total += finite_or_zero(gradient).to(total.dtype).square()
             self.importance = self.averaged(total / len(batches))
             self.store_states()
@@ -190,13 +177,12 @@ class Eata(Method):
 
     # -- the stream ---------------------------------------------------------------------------------
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step on the images that are kept."""
         clf = self.classifier
-        embeddings, gradient, usable = loss_gradient(
-            clf, images, self.affine, usable, self._loss, statistics=self.statistics, peers=self.peers
-        )
-        logits = clf.logits(embeddings)
+        wanted = Pass(images, self.affine, self._loss, usable, of="embeddings", statistics=self.statistics)
+        seen = yield wanted
+        gradient, usable, logits = seen.gradient, seen.usable, clf.logits(seen.embeddings)
         kept = self._kept(logits, usable)
         forgetting = 2 * self.fisher * self.importance * (self.affine - clf.encoder.base)
         self._weights.step(gradient + forgetting, taken=self.whole(kept).any())

@@ -5,10 +5,9 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 
 from torch import Tensor
 
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod
-from ramen.methods._registry import register
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import MethodInfo, register
 
 
 @register(
@@ -24,18 +23,13 @@ from ramen.methods._registry import register
         backwards=0,
     )
 )
-class Ensemble(EmbeddingMethod):
-    """The zero-shot classifier, unchanged.
-
-    Args:
-        classifier: What predicts.
-        seed: Has no effect.
-    """
+class Ensemble(Method):
+    """The zero-shot classifier, unchanged."""
 
     recordable = True
     joins_groups = True
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Compare with the classifier's embeddings."""
-        logits = self.classifier.logits(embeddings)
-        return Answer(logits, logits, usable)
+        seen = yield Pass(images)
+        return Answer(seen.logits, seen.logits, usable)

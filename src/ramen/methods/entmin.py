@@ -6,15 +6,11 @@ CVPR 2026.
 
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy_gradient, sign_step
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._optim import sign_step
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import STATISTICS_OF_A_BATCH, MethodInfo, field, register
 
 
 @register(
@@ -37,39 +33,18 @@ from ramen.utils.peers import Group
     )
 )
 class EntMin(Method):
-    """Take one entropy step on the batch, then predict the batch with the new weights.
+    """Take one entropy step on the batch, then predict the batch with the new weights."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    lr: float = field(1e-2, ge=0, doc="Step size.")
+    statistics: str = STATISTICS_OF_A_BATCH
 
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-2,
-        *,
-        statistics: str = "source",
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Step from the pretrained weights, predict, forget."""
-        clf = self.classifier
-        before, gradient, usable = entropy_gradient(
-            clf, images, clf.encoder.base, usable, statistics=self.statistics, peers=self.peers
-        )
-        adapted = sign_step(clf.encoder.base, gradient, self.lr)
-        after = clf.logits(clf.encode(images, adapted, statistics=of_batch(self.statistics, usable)))
-        return Answer(after, before if self.statistics == "source" else None, usable)
+        base, statistics = self.classifier.encoder.base, self.statistics
+        seen = yield Pass(images, base, entropy, usable, statistics=statistics)
+        adapted = sign_step(base, seen.gradient, self.lr)
+        after = Pass(images, adapted, usable=seen.usable, statistics=statistics)
+        return Answer(after, seen.logits if statistics == "source" else None, seen.usable)

@@ -6,20 +6,15 @@ Boudiaf et al., "Parameter-free Online Test-time Adaptation", CVPR 2022.
 import torch
 from torch import Tensor
 
-from ramen.kernels.assignments import assign
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._neighbours import nearest_others
-from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
-from ramen.methods._registry import register
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.methods._losses import nearest_others
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Steps, embeddings_of_all
+from ramen.methods._registry import MethodInfo, field, register
 
 AFFINITIES = ("kernel", "neighbours", "linear")
 _SMALLEST = 1e-10  # added to probabilities before the logarithm, as in LAME's code
-# Rounds after which it is decided, for all of them together, whether one has stopped: a round is then one
-# kernel on a GPU, and what its kernels cost to start is what it costs. Any number gives the same answers.
+# Rounds after which it is decided, for all of them together, whether one has stopped: on a GPU a round costs
+# what its kernels cost to start. Any number gives the same answers.
 _ROUNDS_AT_ONCE = 20
 _NUMBERS_AT_ONCE = 1 << 20  # on a GPU, which does not stop: more rounds, as long as they are small
 
@@ -50,45 +45,28 @@ _NUMBERS_AT_ONCE = 1 << 20  # on a GPU, which does not stop: more rounds, as lon
         ),
     )
 )
-class LAME(EmbeddingMethod):
-    """Find the assignments of a batch that fit its probabilities and agree among similar images.
+class LAME(Method):
+    """Find the assignments of a batch that fit its probabilities and agree among similar images."""
 
-    Args:
-        classifier: What it adapts.
-        affinity: How much two images count for each other. "kernel": exp(-d^2 / (2 sigma^2)) of their
-            distance d, with sigma the mean distance to the image that is ``neighbours``-th nearest;
-            "neighbours": 1 for the nearest images, else 0; "linear": their cosine.
-        neighbours: How many; for "kernel" including the image itself.
-        rounds: The most rounds.
-        tolerance: Stop if the energy changes by no more than this part of itself.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    affinity: str = field(
+        "kernel",
+        choices=AFFINITIES,
+        doc='How much two images count for each other. "kernel": exp(-d^2 / (2 sigma^2)) of their '
+        "distance d, with sigma the mean distance to the image that is `neighbours`-th nearest; "
+        '"neighbours": 1 for the nearest images, else 0; "linear": their cosine.',
+    )
+    neighbours: int = field(5, ge=1, doc='How many; for "kernel" including the image itself.')
+    rounds: int = field(100, ge=1, doc="The most rounds.")
+    tolerance: float = field(
+        1e-8, ge=0, doc="Stop if the energy changes by no more than this part of itself."
+    )
 
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        affinity: str = "kernel",
-        neighbours: int = 5,
-        *,
-        rounds: int = 100,
-        tolerance: float = 1e-8,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.affinity = checks.choice("affinity", affinity, AFFINITIES)
-        self.neighbours = checks.integer("neighbours", neighbours, 1)
-        self.rounds = checks.integer("rounds", rounds, 1)
-        self.tolerance = checks.number("tolerance", tolerance, 0)
-
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Repeat: each image's evidence is its own probabilities and the assignments of similar images."""
-        zero_shot = self.classifier.logits(embeddings)
-        embeddings, usable = without_refused(embeddings, usable)
+        zero_shot, embeddings, usable = yield from embeddings_of_all(self, images, usable)
         # In fp64: an energy in fp32 would stop changing by chance.
         prior = (self.classifier.logits(embeddings).double().softmax(1) + _SMALLEST).log()
         affinities = self._affinities(embeddings, usable).double()
@@ -100,8 +78,8 @@ class LAME(EmbeddingMethod):
         for start in range(0, self.rounds, at_once):
             assigned, seen = log_assigned.exp(), []
             for _ in range(min(at_once, self.rounds - start)):
-                assigned, evidence = assign(prior, affinities, assigned)
-                seen.append(evidence)
+                seen.append(torch.addmm(prior, affinities, assigned))
+                assigned = seen[-1].softmax(1)
             every = torch.stack(seen)
             found = torch.cat([log_assigned[None], every.log_softmax(2)])
             energies = _energies(found[:-1], prior, every, usable)

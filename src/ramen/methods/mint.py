@@ -5,25 +5,56 @@ NeurIPS 2025.
 """
 
 import math
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.kernels.cuda_graphs import holds
-from ramen.memory.class_means import ClassMeans, membership
-from ramen.methods._adam import AdamState, adam_step
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._registry import register
-from ramen.methods._steps import joint_gradient, refuse_overflowing
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
+from ramen.methods._method import Method
+from ramen.methods._optim import AdamState, adam_step
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import STATISTICS, MethodInfo, field, register
 from ramen.utils.numerics import finite_or_zero
-from ramen.utils.peers import Group
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """Sums ``(C, d)`` and counts ``(C,)`` of embeddings by class; a batch more makes a new one."""
+
+    sums: Tensor
+    counts: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor) -> "ClassMeans":
+        """Before the first image; ``like`` has the sums' shape, type and device."""
+        return cls(torch.zeros_like(like), torch.zeros(len(like), dtype=torch.int64, device=like.device))
+
+    def including(self, embeddings: Tensor, labels: Tensor, usable: Tensor) -> "ClassMeans":
+        """With the usable ones of a batch of embeddings ``(B, d)``."""
+        members = _membership(labels, usable, len(self.counts))
+        embeddings = torch.where(usable[:, None], embeddings, 0)
+        return ClassMeans(
+            self.sums + members.to(embeddings.dtype).T @ embeddings, self.counts + members.sum(0)
+        )
+
+    def by_class(self) -> Tensor:
+        """A mean for each class ``(C, d)``; 0 for a class that has no image."""
+        return self.sums / self.counts.clamp_min(1)[:, None]
+
+    def overall(self) -> Tensor:
+        """The mean ``(d,)`` of all embeddings; bit for bit that of the class if there is but one."""
+        return self.sums.sum(0) / self.counts.sum().clamp_min(1)
+
+    def images(self) -> Tensor:
+        """How many embeddings are in it."""
+        return self.counts.sum()
+
+
+def _membership(labels: Tensor, usable: Tensor, classes: int) -> Tensor:
+    """Which usable image ``(B,)`` belongs to which class, ``(B, C)``."""
+    return (labels[:, None] == torch.arange(classes, device=labels.device)) & usable[:, None]
 
 
 @register(
@@ -53,22 +84,23 @@ from ramen.utils.peers import Group
     )
 )
 class Mint(Method):
-    """Take one Adam step per batch, from the pretrained weights, that raises the inter-class variance.
+    """Take one Adam step per batch, from the pretrained weights, that raises the inter-class variance."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. The paper's: mixed streams 5e-3 (CIFAR-C, DomainNet), 1e-2 (ImageNet-C); single
-            domains 7e-3 (CIFAR-C), 1.5e-2 (ImageNet-C), 5e-3 (DomainNet).
-        prior: How many images the text embeddings count for, against the mean image embeddings; infinite:
-            only the text counts. The paper's: infinite for mixed streams; single domains 10,000, DomainNet
-            100,000.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    lr: float = field(
+        5e-3,
+        ge=0,
+        doc="Step size. The paper's: mixed streams 5e-3 (CIFAR-C, DomainNet), 1e-2 (ImageNet-C); single "
+        "domains 7e-3 (CIFAR-C), 1.5e-2 (ImageNet-C), 5e-3 (DomainNet).",
+    )
+    prior: float = field(
+        math.inf,
+        gt=0,
+        doc="How many images the text embeddings count for, against the mean image embeddings; infinite: "
+        "only the text counts. The paper's: infinite for mixed streams; single domains 10,000, "
+        "DomainNet 100,000.",
+    )
+    statistics: str = STATISTICS
 
-    state_parameters = ("statistics",)
     recordable = True
     joins_groups = True
 
@@ -79,20 +111,8 @@ class Mint(Method):
     gradient: Tensor  # the mean over batches
     batches: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 5e-3,
-        prior: float = math.inf,
-        *,
-        statistics: str = "source",
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.prior = math.inf if prior == math.inf else checks.number("prior", prior, 0, exclusive=True)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
+    def setup(self) -> None:
+        classifier = self.classifier
         base, empty = classifier.encoder.base, ClassMeans.empty(classifier.class_embeddings)
         for moment in ("before", "after"):
             self.add_state(f"{moment}_sums", empty.sums)
@@ -100,32 +120,27 @@ class Mint(Method):
         self.add_state("gradient", torch.zeros_like(base))
         self.add_state("batches", torch.zeros((), dtype=torch.int64, device=base.device), minimum=0)
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Gather means and gradient, step from the pretrained weights, predict, forget the step."""
         clf, base = self.classifier, self.classifier.encoder.base
 
         # 1. Embeddings, pseudo-labels and gradient of the inter-class variance, at the pretrained weights.
-        encoded = images
-        embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
-        first = clf.logits(embeddings)
+        options: dict[str, Any] = {"of": "embeddings", "statistics": self.statistics}
+        seen = yield Pass(images, base, self._loss, usable, **options)
+        embeddings, usable, first = seen.embeddings, seen.usable, clf.logits(seen.embeddings)
         labels = first.argmax(1)
-        if not holds(gradient.isfinite().all()):
-            encoded, usable = refuse_overflowing(clf, images, usable)
-            embeddings, gradient = self._embeddings_and_gradient(encoded, usable)
-            labels = clf.logits(embeddings).argmax(1)
-            usable = usable & embeddings.isfinite().all(1)
         any_usable = self.whole(usable).any()
         before = self._including(ClassMeans(self.before_sums, self.before_counts), embeddings, labels, usable)
 
         # 2. The mean of all batches' gradients, and one step of a fresh Adam along it.
         batches = self.batches + any_usable
-        change = (finite_or_zero(gradient) - self.gradient) / batches.clamp_min(1)
+        change = (finite_or_zero(seen.gradient) - self.gradient) / batches.clamp_min(1)
         mean_gradient = self.gradient + torch.where(any_usable, change, 0)
         adapted, _ = adam_step(base, mean_gradient, AdamState.zero(base), self.lr)
 
         # 3. Embeddings with the adapted weights; their class means move the text embeddings.
-        embeddings = clf.encode(encoded, adapted, statistics=of_batch(self.statistics, usable))
-        valid = usable & embeddings.isfinite().all(1)
+        second = yield Pass(seen.images, adapted, None, usable, **options)
+        embeddings, valid = second.embeddings, second.usable
         after = ClassMeans(self.after_sums, self.after_counts)
         after = self._including(after, embeddings, clf.logits(embeddings).argmax(1), valid)
         logits = clf.logits(embeddings, self._class_embeddings(after))
@@ -134,13 +149,6 @@ class Mint(Method):
         self.after_sums, self.after_counts = after.sums, after.counts
         self.gradient, self.batches = mean_gradient, batches
         return Answer(logits, first if self.statistics == "source" else None, valid)
-
-    def _embeddings_and_gradient(self, images: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """At the pretrained weights."""
-        clf, loss = self.classifier, partial(self._loss, usable=usable)
-        statistics = of_batch(self.statistics, usable)
-        embeddings, gradient = joint_gradient(clf, images, clf.encoder.base, loss, statistics)
-        return embeddings, self.summed(gradient)
 
     def _including(self, means: ClassMeans, embeddings: Tensor, labels: Tensor, usable: Tensor) -> ClassMeans:
         """With the images of the batch, in all processes."""
@@ -156,7 +164,7 @@ class Mint(Method):
         labels = self.classifier.logits(embeddings.detach()).argmax(1)
         so_far = ClassMeans(self.before_sums, self.before_counts)
         means = self._including(so_far, embeddings.detach(), labels, usable)
-        of_all = membership(self.whole(labels), self.whole(usable), self.classifier.num_classes)
+        of_all = _membership(self.whole(labels), self.whole(usable), self.classifier.num_classes)
         images = of_all.sum(0)  # of each class
         classes = (images > 0).sum()
         weights = usable / (classes * images[labels]).clamp_min(1).to(embeddings.dtype)

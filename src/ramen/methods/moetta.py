@@ -4,26 +4,29 @@ Fan et al., "MoETTA: Test-Time Adaptation Under Mixed Distribution Shifts with M
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from dataclasses import field as column
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.encoder.batchnorm_statistics import choose, of_batch
-from ramen.kernels import expert_choice
-from ramen.kernels.cuda_graphs import holds
-from ramen.kernels.expert_choice import Choice, Experts
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy, refuse_overflowing
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.encoder.encoder import AffineEncoder
+from ramen.encoder.statistics import of_batch
+from ramen.kernels.graphs import holds
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, refuse_overflowing
+from ramen.methods._registry import (
+    MOMENTUM,
+    OPTIMIZER,
+    STATISTICS,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
 from ramen.utils import checks
-from ramen.utils.peers import Group
 
 _LOSS_SCALE = 2.0**10  # in fp16, against gradients that vanish
 
@@ -54,32 +57,33 @@ _LOSS_SCALE = 2.0**10  # in fp16, against gradients that vanish
             "CLIP. MoETTA freezes the layers 0 to 14 of a ViT-L (frozen=15)",
             "MoETTA is made for LayerNorm; here also BatchNorm, whose routers see the mean pixel. It keeps "
             "its running statistics unless statistics='batch'",
-            "routers need what is inside the encoder: passes are fused for vision transformers of open_clip "
-            "alone, and compute all tokens of the last block; in fp16 the loss is scaled by 1,024",
+            "routers need what is inside the encoder: passes are the module's own, not fused; in fp16 the "
+            "loss is scaled by 1,024",
             "routers start with random weights, decided by the seed",
         ),
     )
 )
 class Moetta(Method):
-    """Take one step per batch of the experts that its images have used, and of the routers.
+    """Take one step per batch of the experts that its images have used, and of the routers."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size.
-        experts: Per norm layer.
-        margin: Entropies count as weights relative to this times ln C, the entropy of a uniform guess.
-        balance: Weight of the even use of experts, relative to the mean entropy of the batches so far.
-        frozen: So many norm layers, from the first on, stay as they are.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        seed: Decides the routers' weights at the start.
-        group: As for every method.
-    """
+    lr: float = field(1e-3, ge=0, doc="Step size.")
+    experts: int = field(9, ge=1, saved=True, doc="Per norm layer.")
+    margin: float = field(
+        0.4,
+        ge=0,
+        doc="Entropies count as weights relative to this times ln C, the entropy of a uniform guess.",
+    )
+    balance: float = field(
+        0.2,
+        ge=0,
+        doc="Weight of the even use of experts, relative to the mean entropy of the batches so far.",
+    )
+    frozen: int = field(1, ge=0, saved=True, doc="So many norm layers, from the first on, stay as they are.")
+    statistics: str = STATISTICS
+    optimizer: str = field("sgd", choices=WITHOUT_DECAY, saved=True, doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    seed: int = field(0, ge=0, doc="Decides the routers' weights at the start.")
 
-    state_parameters = ("experts", "frozen", "statistics", "optimizer")
     recordable = True
     joins_groups = True
 
@@ -87,31 +91,10 @@ class Moetta(Method):
     mean_entropy: Tensor  # over the batches so far
     batches: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-3,
-        experts: int = 9,
-        margin: float = 0.4,
-        balance: float = 0.2,
-        *,
-        frozen: int = 1,
-        statistics: str = "source",
-        optimizer: str = "sgd",
-        momentum: float = 0.9,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.experts = checks.integer("experts", experts, 1)
-        self.margin = checks.number("margin", margin, 0)
-        self.balance = checks.number("balance", balance, 0)
+    def setup(self) -> None:
+        classifier = self.classifier
         layers = len({piece.layer for piece in classifier.encoder.layout})
-        self.frozen = checks.integer("frozen", frozen, 0, layers - 1, at_most="norm layers - 1")
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
+        checks.integer("frozen", self.frozen, 0, layers - 1, at_most="norm layers - 1")
         self._layers = _layers(classifier.encoder, self.experts, self.frozen)
         start = _start(self._layers, self.experts, self.generator(place=0)).to(classifier.encoder.base)
         self._weights = OnlineWeights(
@@ -207,8 +190,8 @@ class Routing:
     layers: dict[str, _Layer]
     mixture: Tensor
     experts: int
-    probabilities: list[Tensor] = field(default_factory=list)
-    chosen: list[Tensor] = field(default_factory=list)
+    probabilities: list[Tensor] = column(default_factory=list)
+    chosen: list[Tensor] = column(default_factory=list)
 
     def __post_init__(self) -> None:
         # Divided once, so that the gradients of all layers are put together once.
@@ -226,37 +209,14 @@ class Routing:
             return None
         offsets, weight, bias = self._parts[name]
         means = means.flatten(1).to(weight.dtype)
-        added: Tensor
-        added, probabilities, chosen = _Choose.apply(means, offsets, weight, bias.view(-1))
+        probabilities = (means @ weight.T + bias.view(-1)).softmax(1)
+        likeliest, chosen = probabilities.max(1)
         self.probabilities.append(probabilities)
         self.chosen.append(chosen)
+        is_chosen = chosen[:, None] == torch.arange(self.experts, device=chosen.device)
+        # what is not finite stays so
+        added: Tensor = (is_chosen * (likeliest / likeliest.detach())[:, None]) @ offsets
         return added
-
-
-class _Choose(torch.autograd.Function):
-    """``ramen.kernels.expert_choice`` as a differentiable function of means and experts."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, means: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        choice = expert_choice.forward(means, Experts(offsets, weight, bias))
-        ctx.save_for_backward(means, offsets, weight, bias, choice.added, choice.probabilities, choice.chosen)
-        ctx.mark_non_differentiable(choice.chosen)
-        return choice.added, choice.probabilities, choice.chosen
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, of_added: Tensor, of_probabilities: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-        means, offsets, weight, bias, *choice = ctx.saved_tensors
-        of_means, found = expert_choice.backward(
-            of_added,
-            of_probabilities,
-            means,
-            Experts(offsets, weight, bias),
-            Choice(*choice),
-        )
-        return of_means, found.offsets, found.weight, found.bias
 
 
 def _layers(encoder: AffineEncoder, experts: int, frozen: int) -> dict[str, _Layer]:

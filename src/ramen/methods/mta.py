@@ -10,13 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import RANDOM_VIEWS
-from ramen.methods._registry import register
-from ramen.methods._views import ViewMethod, check_share
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.methods._losses import RANDOM_VIEWS
+from ramen.methods._registry import MethodInfo, field, register
+from ramen.methods._views import ViewMethod
 
 _SETTLED = 1e-6  # a change this small ends the steps
 _SMALLEST_BANDWIDTH = 1e-12  # squared; of views that are all alike
@@ -48,51 +44,18 @@ _SHORTEST = 1e-300  # of a sum of views to which each adds nothing
     )
 )
 class Mta(ViewMethod):
-    """Score how much each view belongs to the others, and look for the mode of the views by these scores.
+    """Score how much each view belongs to the others, and look for the mode of the views by these scores."""
 
-    Args:
-        classifier: What it adapts.
-        affinity_weight: How much agreement of its prediction with those of other views raises a view's score.
-        entropy_weight: The larger, the more alike are the scores.
-        neighbours: The share of the other views that decide how far a view's kernel reaches.
-        rounds: How often scores and mode are estimated in turns, and the most steps of each.
-        views: How many views of each image, itself among them.
-        smallest_crop: The least share of the image's area that a view shows.
-        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
-            TPT's own code: 1 for fine-grained data sets, else none.
-        views_at_once: How many views go through the encoder together, which decides the memory needed.
-        seed: Decides which views are drawn.
-        group: As for every method.
-    """
-
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        affinity_weight: float = 4.0,
-        entropy_weight: float = 0.2,
-        *,
-        neighbours: float = 0.3,
-        rounds: int = 5,
-        views: int = 64,
-        smallest_crop: float = 0.08,
-        augmix: float = 0.0,
-        views_at_once: int = 64,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(
-            classifier,
-            views=views,
-            smallest_crop=smallest_crop,
-            augmix=augmix,
-            views_at_once=views_at_once,
-            seed=seed,
-            group=group,
-        )
-        self.affinity_weight = checks.number("affinity_weight", affinity_weight, 0)
-        self.entropy_weight = checks.number("entropy_weight", entropy_weight, 0, exclusive=True)
-        self.neighbours = check_share("neighbours", neighbours)
-        self.rounds = checks.integer("rounds", rounds, 1)
+    affinity_weight: float = field(
+        4.0, ge=0, doc="How much agreement of its prediction with those of other views raises a view's score."
+    )
+    entropy_weight: float = field(0.2, gt=0, doc="The larger, the more alike are the scores.")
+    neighbours: float = field(
+        0.3, gt=0, le=1, doc="The share of the other views that decide how far a view's kernel reaches."
+    )
+    rounds: int = field(
+        5, ge=1, doc="How often scores and mode are estimated in turns, and the most steps of each."
+    )
 
     def from_views(self, embeddings: Tensor) -> Tensor:
         """Alternate between the views' scores and their mode."""

@@ -3,25 +3,25 @@
 Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation", NeurIPS 2022.
 """
 
-from functools import partial
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose
-from ramen.memory.image_memory import ImageMemory
-from ramen.memory.reservoir import Reservoir
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy_gradient, shared_logits
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.pair_scores import pair_scores
-from ramen.utils.peers import Group
+from ramen.memory.images import ImageMemory
+from ramen.memory.policies import Reservoir
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import (
+    MOMENTUM,
+    OPTIMIZER,
+    STATISTICS,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
+from ramen.utils.numerics import pair_scores
 
 
 @register(
@@ -54,47 +54,32 @@ from ramen.utils.peers import Group
     )
 )
 class Note(Method):
-    """Take one entropy step per batch on a memory of past images; all later batches share the weights.
+    """Take one entropy step per batch on a memory of past images; all later batches share the weights."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 2e-5 (DomainNet); single
-            domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).
-        memory: How many images the memory holds. The paper's: the batch size, 100, or 50 for ViT-L/14;
-            NOTE's own: 64.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images that are encoded together, from the batch or from the memory.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        seed: Decides which images the memory keeps.
-        group: As for every method.
-    """
+    lr: float = field(
+        2e-5,
+        ge=0,
+        doc="Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 2e-5 (DomainNet); "
+        "single domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).",
+    )
+    memory: int = field(
+        100,
+        ge=1,
+        saved=True,
+        doc="How many images the memory holds. The paper's: the batch size, 100, or 50 for ViT-L/14; "
+        "NOTE's own: 64.",
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("sign", choices=WITHOUT_DECAY, saved=True, before="sign", doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    seed: int = field(0, ge=0, doc="Decides which images the memory keeps.")
 
-    state_parameters = ("memory", "statistics", "optimizer")
-    later_parameters: ClassVar = {"optimizer": "sign"}
     joins_groups = True
 
     affine: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 2e-5,
-        memory: int = 100,
-        *,
-        statistics: str = "source",
-        optimizer: str = "sign",
-        momentum: float = 0.9,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.memory = checks.integer("memory", memory, 1)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
+    def setup(self) -> None:
+        classifier = self.classifier
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
         reservoir = Reservoir(self.memory, classifier.num_classes)
         self._remembered = self.add_memory(
@@ -107,25 +92,23 @@ class Note(Method):
                 self.peers,
             )
         )
-        # Which images stay is decided on the host: on a GPU the passes are recorded, not the whole step.
-        self._logits = self.record(partial(shared_logits, classifier, statistics=self.statistics))
-        self._gradient = self.record(partial(entropy_gradient, classifier, statistics=self.statistics))
 
     @property
     def batch_dependent(self) -> bool:
         """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, renew the memory, take one step on it."""
+        statistics = self.statistics
         usable = usable & self._remembered.storable(images)
-        logits, usable = self._logits(images, self.affine, usable)
-        if self._remember(images, logits.argmax(1), usable):
+        seen = yield Pass(images, self.affine, None, usable, statistics=statistics)
+        if self._remember(images, seen.logits.argmax(1), seen.usable):
             stored = self._remembered.images
             every = torch.ones(len(stored), dtype=torch.bool, device=stored.device)
-            _, gradient, _ = self._gradient(stored, self.affine, every)
-            self._weights.step(self.averaged(gradient))
-        return Answer(logits, None, usable)
+            learned = yield Pass(stored, self.affine, entropy, every, statistics=statistics, common=True)
+            self._weights.step(learned.gradient)
+        return Answer(seen.logits, None, seen.usable)
 
     def _remember(self, images: Tensor, labels: Tensor, usable: Tensor) -> bool:
         """Offer a batch to the memory, one image after the other; False if there was none to offer."""

@@ -7,15 +7,11 @@ import torch
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
-from ramen.memory.row_table import ColumnSpec
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.memory.rows import ColumnSpec
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Steps, embeddings_of_all
+from ramen.methods._registry import MethodInfo, field, register
 
 _FEW = 2  # embeddings that a class needs to have a mean of its own
 _ENOUGH = 3  # embeddings of one class that the covariance waits for
@@ -50,46 +46,33 @@ _WELL_KNOWN = 4  # embeddings per dimension above which the covariance is not re
         ),
     )
 )
-class OGA(EmbeddingMethod):
-    """Multiply the zero-shot probabilities with densities of Gaussians that have one shared covariance.
+class OGA(Method):
+    """Multiply the zero-shot probabilities with densities of Gaussians that have one shared covariance."""
 
-    Args:
-        classifier: What it adapts.
-        capacity: The most embeddings per class.
-        tau: How much the log densities count, at a logit scale of 100 and 512 dimensions.
-        divide_by: What a class's mean divides the sum of its embeddings by: "count" for their number,
-            "capacity" as published.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    capacity: int = field(8, ge=1, saved=True, doc="The most embeddings per class.")
+    tau: float = field(
+        0.05, ge=0, doc="How much the log densities count, at a logit scale of 100 and 512 dimensions."
+    )
+    divide_by: str = field(
+        "count",
+        choices=("count", "capacity"),
+        doc='What a class\'s mean divides the sum of its embeddings by: "count" for their number, '
+        '"capacity" as published.',
+    )
 
-    state_parameters = ("capacity",)
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        capacity: int = 8,
-        tau: float = 0.05,
-        *,
-        divide_by: str = "count",
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.capacity = checks.integer("capacity", capacity, 1)
-        self.tau = checks.number("tau", tau, 0)
-        self.divide_by = checks.choice("divide_by", divide_by, ("count", "capacity"))
+    def setup(self) -> None:
+        classifier = self.classifier
         texts = classifier.class_embeddings
         columns = {"embeddings": ColumnSpec(texts.dtype, classifier.device, texts.shape[1])}
         self.memory = self.add_memory(LowestEntropyMemory(len(texts), self.capacity, columns))
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Store the batch, then answer it with the new Gaussians."""
         clf = self.classifier
-        zero_shot = clf.logits(embeddings)
-        embeddings, usable = without_refused(embeddings, usable)
+        zero_shot, embeddings, usable = yield from embeddings_of_all(self, images, usable)
         self.memory.insert(Arrivals(zero_shot.argmax(1), entropy(zero_shot), embeddings, usable))
 
         means = self._means()

@@ -7,14 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.kernels import proxies
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
-from ramen.methods._registry import register
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Steps, embeddings_of_all
+from ramen.methods._registry import MethodInfo, field, register
+
+_IMAGES_AT_ONCE = 32  # whose logits are followed together; any number gives the same answers
+_SHORTEST = 1e-6  # length of a proxy after a step, before it is made 1 again
 
 
 @register(
@@ -43,20 +41,24 @@ from ramen.utils.peers import Group
         ),
     )
 )
-class OnZeta(EmbeddingMethod):
-    """Raise classes that come too rarely; learn a vector per class that predicts the result from images.
+class OnZeta(Method):
+    """Raise classes that come too rarely; learn a vector per class that predicts the result from images."""
 
-    Args:
-        classifier: What it adapts.
-        proxy_share: The proxies' share in the answer once the horizon is reached.
-        horizon: After how many images that is; about the length of the stream.
-        proxy_lr: Step size of the proxies, divided by the square root of the number of images.
-        prior_lr: Likewise of the class prior, at a logit scale of 100.
-        balance: How much of the mean probability 1/C each class is to have at least, from 0 to 1.
-        temperature: Of the proxies' probabilities, in units of the text's.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    proxy_share: float = field(
+        0.4, ge=0, le=1, doc="The proxies' share in the answer once the horizon is reached."
+    )
+    horizon: int = field(10_000, ge=1, doc="After how many images that is; about the length of the stream.")
+    proxy_lr: float = field(
+        0.5, ge=0, doc="Step size of the proxies, divided by the square root of the number of images."
+    )
+    prior_lr: float = field(20.0, ge=0, doc="Likewise of the class prior, at a logit scale of 100.")
+    balance: float = field(
+        1.0,
+        ge=0,
+        le=1,
+        doc="How much of the mean probability 1/C each class is to have at least, from 0 to 1.",
+    )
+    temperature: float = field(4.0, gt=0, doc="Of the proxies' probabilities, in units of the text's.")
 
     recordable = True
     joins_groups = True
@@ -65,42 +67,18 @@ class OnZeta(EmbeddingMethod):
     prior: Tensor
     learned: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        proxy_share: float = 0.4,
-        horizon: int = 10_000,
-        *,
-        proxy_lr: float = 0.5,
-        prior_lr: float = 20.0,
-        balance: float = 1.0,
-        temperature: float = 4.0,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.proxy_share = checks.number("proxy_share", proxy_share, 0)
-        self.horizon = checks.integer("horizon", horizon, 1)
-        self.proxy_lr = checks.number("proxy_lr", proxy_lr, 0)
-        self.prior_lr = checks.number("prior_lr", prior_lr, 0)
-        self.balance = checks.number("balance", balance, 0)
-        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
-        for name in ("proxy_share", "balance"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"{name} must be at most 1, got {getattr(self, name):g}")
-        texts = classifier.class_embeddings
+    def setup(self) -> None:
+        texts = self.classifier.class_embeddings
         self.add_state("proxies", texts)
         self.add_state("prior", texts.new_zeros(len(texts)), minimum=0)
         self.add_state("learned", torch.zeros((), dtype=torch.int64, device=texts.device), minimum=0)
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Answer image by image, each with the prior and the proxies that the earlier ones have left."""
-        zero_shot = self.classifier.logits(embeddings)
-        embeddings, usable = without_refused(embeddings, usable)
+        zero_shot, embeddings, usable = yield from embeddings_of_all(self, images, usable)
         number = (self.learned + usable.cumsum(0)).clamp_min(1).to(embeddings.dtype)
         rates = usable / number.sqrt()  # 0 for images that must leave no trace
-        at_once = proxies.images_at_once(self.proxies)
-        pieces = zip(embeddings.split(at_once), rates.split(at_once), strict=True)
+        pieces = zip(embeddings.split(_IMAGES_AT_ONCE), rates.split(_IMAGES_AT_ONCE), strict=True)
         answers = [self._answer(*piece) for piece in pieces]
         self.learned = self.learned + usable.sum()
 
@@ -112,21 +90,41 @@ class OnZeta(EmbeddingMethod):
     def _answer(self, embeddings: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
         """Log probabilities of the text with the prior, and of the proxies; both learn from every image.
 
-        The proxies are followed only as far as these images see them, and take all steps at once in the end.
+        The proxies are followed only as far as these images see them, as the cosines of ``v - step z``, made
+        unit again, follow from those of v and of z; they take all steps at once in the end.
         """
         clf, sharpness = self.classifier, self.classifier.logit_scale / self.temperature
-        start = proxies.Start(
-            text_logits=clf.logits(embeddings),
-            seen=sharpness * (embeddings @ self.proxies.T),
-            similar=sharpness * (embeddings @ embeddings.T),
-            prior=self.prior,
-            prior_rates=(self.prior_lr * clf.logit_scale / 100) * rates,
-            proxy_rates=(self.proxy_lr * sharpness) * rates,
+        prior_rates, proxy_rates = (
+            (self.prior_lr * clf.logit_scale / 100) * rates,
+            self.proxy_lr * sharpness * rates,
         )
-        found = proxies.follow(start, self.balance / clf.num_classes, sharpness)
-        shrunk = found.shrinking.flip(0).cumprod(0).flip(0)  # by its own and all later steps
-        moved = shrunk[0][:, None] * self.proxies - (found.steps * shrunk).T @ embeddings
+        text_logits = clf.logits(embeddings)
+        seen = sharpness * (embeddings @ self.proxies.T)  # by each image, of the proxies as they are now
+        similar = sharpness * (embeddings @ embeddings.T)
+        minus_half_own = similar.diagonal() / -2
+        prior, one = self.prior, torch.ones_like(self.prior[:1])
+        balance = self.balance / clf.num_classes
+        texts, own_answers, moves, lengths = [], [], [], []
+        for place in range(len(seen)):
+            # 1. The text's probabilities with the prior, which rises for classes that come too rarely.
+            texts.append((text_logits[place] + prior).log_softmax(0))
+            balanced = texts[-1].exp()
+            prior = torch.addcmul(prior, balanced - balance, prior_rates[place], value=-1).clamp_min(0)
+            # 2. The proxies' probabilities, and a step along the gradient of their cross entropy to 1.
+            own = seen[place]
+            own_answers.append(own.log_softmax(0))
+            step = proxy_rates[place] * (own_answers[-1].exp() - balanced)
+            # the squared length after it: 1 - 2 step cosine + step^2, as embeddings have length 1
+            away = torch.addcmul(own, step, minus_half_own[place])
+            squared = torch.addcmul(one, step, away, value=-2 / sharpness)
+            shrink = squared.clamp_min(_SHORTEST**2).rsqrt()
+            seen = torch.addcmul(seen, similar[:, place, None], step, value=-1) * shrink
+            moves.append(step)
+            lengths.append(shrink)
+        steps, shrinking = torch.stack(moves), torch.stack(lengths)
+        shrunk = shrinking.flip(0).cumprod(0).flip(0)  # by its own and all later steps
+        moved = shrunk[0][:, None] * self.proxies - (steps * shrunk).T @ embeddings
         finite = moved.isfinite().all(1, keepdim=True)  # unless steps have cancelled a proxy again and again
         self.proxies = torch.where(finite, F.normalize(moved, dim=1), self.proxies)
-        self.prior = found.prior
-        return found.log_text, found.log_proxies
+        self.prior = prior
+        return torch.stack(texts), torch.stack(own_answers)

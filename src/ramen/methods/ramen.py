@@ -6,42 +6,61 @@ CVPR 2026.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ramen.memory import queue_order
 from ramen.memory.codecs import CODECS
-from ramen.memory.group_memory import memory_for
-from ramen.memory.plan import MemoryPlan
-from ramen.memory.retrieval import Selection
-from ramen.memory.storage import Staged
-from ramen.methods._answers import Answer, Support
+from ramen.memory.plan import ORDERS, MemoryPlan
+from ramen.memory.queues import Staged
+from ramen.memory.retrieval import Memory, Selection
 from ramen.methods._choices import choose_memory
-from ramen.methods._info import MethodInfo
-from ramen.methods._parameters import AUTO
-from ramen.methods._pass_sharing import FirstPass, GradientMethod, OwnStep
-from ramen.methods._registry import register
-from ramen.methods._shape_filter import check_filter, depends_on_shape
-from ramen.methods._step_size import choose_step
-from ramen.methods._steps import adapted_logits, mixed_logits, sample_gradients, sign_step, unit_rows
+from ramen.methods._losses import LENGTHS, confidence_lost, entropy, mixed_logits
+from ramen.methods._method import Method
+from ramen.methods._optim import sign_step
+from ramen.methods._passes import Answer, Pass, Seen, Steps, Support
+from ramen.methods._registry import AUTO, MethodInfo, register
+from ramen.methods._shape_filter import check_filter, probability_drop, shuffled_patches
+from ramen.methods._steering import BLOCK, STATES, Steering
+from ramen.methods._step_size import STEP_FORMS, choose_step, step_weights
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
-from ramen.utils.byte_sizes import parse_bytes
+from ramen.utils.checks import parse_bytes
+from ramen.utils.distributed import Group
 from ramen.utils.numerics import finite_rows
-from ramen.utils.peers import Group
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
-GUARD = 0.4  # a share of the prediction
+CERTAINTIES = ("entropy", "scaled", "probability")
 _PULL = 0.5  # per standard deviation of distances
-_WHY = {
-    "beta": "weights in units of the model's own entropies and distances, gradients at unit length",
-    "guard": f"{GUARD:g} if beta or lr is chosen, none if both are given",
+# What "auto" stands for: the paper's form, if beta is a number, or one of ours.
+_PAPER = {"gradients": "raw", "certainty": "entropy", "step_form": "equal"}
+STEERED = "steered"
+_FORMS = {
+    "0.2": {"gradients": "unit", "certainty": "scaled", "step_form": "equal"},
+    STEERED: {"gradients": "root", "certainty": "probability", "step_form": "layer"},
 }
+_GUARDS = {"0.2": 0.4, STEERED: 0.2}  # a share of the prediction, if beta or lr is chosen
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """Where Ramen has gone from the pretrained weights, separately for each image.
+
+    Attributes:
+        affine: The norm parameters ``(B, G)`` that the images are to be answered with.
+        usable: For which images it could work; the others are answered zero-shot.
+        support: Returns the entries behind each answer.
+        trace: What steering must know once the step's effect is seen: tensors of a row per image, or none.
+    """
+
+    affine: Tensor
+    usable: Tensor
+    support: Callable[[], Support]
+    trace: tuple[Tensor, ...] = ()
 
 
 @register(
@@ -64,12 +83,12 @@ _WHY = {
         ),
     )
 )
-class Ramen(GradientMethod):
+class Ramen(Method):
     """Retrieve similar images, balanced over predicted classes, and step along their gradients.
 
     Without parameters it chooses for the model and the classes that it is given: ``method.parameters`` has
-    the values, ``method.parameters.why`` the reasons. The paper's method is that with ``beta`` and ``lr``
-    given as numbers; ``docs/methods.md`` says what "auto" adds to it.
+    the values, ``method.parameters.why`` the reasons. ``ramen.paper_values`` has those of the paper's method;
+    ``docs/methods.md`` says what "auto" adds to it.
 
     Args:
         classifier: What it adapts.
@@ -77,12 +96,20 @@ class Ramen(GradientMethod):
             paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C), 75 (ImageNet-C), 300 (DomainNet).
         topk: k, how many are retrieved per class; "auto" for about 60 in all, at least 3 per class up to 1000
             in all. The paper's for these data sets: 50, 5, 1, 10.
-        beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5. "auto": weights
-            in units of the model's own entropies and distances, and gradients stored at unit length.
+        beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5. "auto":
+            distances in standard deviations of those that the image retrieved.
         lr: Size of the signed step; "auto" measures how large a step the model stands. The paper's is 1e-2.
         guard: The share of the zero-shot probabilities in every prediction. "auto": 0.4 if ``beta`` or ``lr``
             is "auto", and else 0, as in the paper.
-        entropy_weight: Weight entries by exp(-entropy).
+        gradients: The length at which gradients are stored: "raw" for their own, as in the paper, "root" for
+            its square root, "unit" for 1. "auto": "raw" if ``beta`` is a number, else "unit".
+        certainty: What entries are weighted by: "entropy" for exp(-entropy), as in the paper, "scaled" for
+            exp(-entropy / ln C), "probability" for that of the predicted class. "auto": "entropy" if ``beta``
+            is a number, else "scaled".
+        step_form: How far a step moves each parameter: "equal" moves all by ``lr``, as in the paper, "layer"
+            in proportion to the root mean square of its layer's weights, "weight" biases by 0.3 of ``lr``.
+            "auto": "equal".
+        entropy_weight: Weight entries by their certainty.
         similarity_weight: Weight entries by exp(-beta * distance).
         balance: Prediction balance; without it one queue of C*K entries, of which C*k are retrieved.
         consistency: Domain consistency; without it random entries, regardless of distance.
@@ -92,19 +119,36 @@ class Ramen(GradientMethod):
         fifo: What a full queue drops: the oldest entry ("exact"), or that of the published code ("float16").
         visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
             and what came before it.
-        codec: How gradients are stored: "fp32", "fp16", "int8", "int4" or "sign", one bit per value; or
-            "auto": fp16, or the most exact of the smaller ones that fits ``memory_budget``.
+        codec: How gradients are stored: "fp32", "fp16" or "sign", one bit per value; or "auto": fp16, or
+            sign if only that fits ``memory_budget``.
         placement: Where the memory is stored: with the "encoder", on the "cpu", or "split": embeddings with
-            the encoder and gradients on the CPU.
+            the encoder, and gradients on the CPU, where they are also summed.
+        defaults: What "auto" stands for: "0.2" for what is said above; "steered" for a step that starts there
+            and then follows the stream (``step_in_use``), a guard of 0.2, and, if ``beta`` is "auto" too,
+            gradients "root", certainty "probability" and step_form "layer". "auto": what a loaded state had,
+            or else "0.2".
         memory_budget: The most that the full memory may take, in bytes or as text such as "2 GiB". Without
             it, "auto" uses up to half of the free memory of its devices.
         seed: Decides what is drawn if ``consistency`` is off.
-        group: As for every method; its processes share the memory, and each holds about an equal part.
+        group: As for every method; each of its processes has the whole memory.
     """
 
-    state_parameters = ("capacity", "balance", "fifo", "codec", "unit_gradients")
-    later_parameters: ClassVar = {"unit_gradients": False}
+    state_parameters = (
+        "capacity",
+        "balance",
+        "fifo",
+        "codec",
+        "gradients",
+        "stores",
+        "step_form",
+        "defaults",
+    )
+    later_parameters: ClassVar[Mapping[str, Any]] = {"step_form": "equal", "defaults": "0.2"}
     retrieves = True
+    gradients: str
+    certainty: str
+    step_form: str
+    step_lengths: Tensor  # a state of steering
     recordable = True
     joins_groups = True
 
@@ -117,6 +161,9 @@ class Ramen(GradientMethod):
         lr: float | str = AUTO,
         *,
         guard: float | str = AUTO,
+        gradients: str = AUTO,
+        certainty: str = AUTO,
+        step_form: str = AUTO,
         entropy_weight: bool = True,
         similarity_weight: bool = True,
         balance: bool = True,
@@ -126,6 +173,7 @@ class Ramen(GradientMethod):
         visibility: str = "batch",
         codec: str = AUTO,
         placement: str = "encoder",
+        defaults: str = AUTO,
         memory_budget: int | str | None = None,
         seed: int = 0,
         group: Group = None,
@@ -136,7 +184,7 @@ class Ramen(GradientMethod):
         self.balance = checks.flag("balance", balance)
         self.consistency = checks.flag("consistency", consistency)
         self.shape_filter = check_filter(shape_filter, alone=group is None)
-        self.fifo = checks.choice("fifo", fifo, queue_order.ORDERS)
+        self.fifo = checks.choice("fifo", fifo, ORDERS)
         self.visibility = checks.choice("visibility", visibility, VISIBILITIES)
         self.placement = checks.choice("placement", placement, PLACEMENTS)
         if self.fifo == "float16" and self.visibility == "causal":
@@ -158,98 +206,116 @@ class Ramen(GradientMethod):
             None if memory_budget is None else parse_bytes("memory_budget", memory_budget),
         )
         self.capacity, self.topk, self.codec, why = self._in_common(found)
-        self.memory = self.add_memory(memory_for(self._plan(self.capacity, self.codec), self.peers))
+        self.memory = self.add_memory(Memory(self._plan(self.capacity, self.codec), self.peers))
         self.beta = AUTO if beta == AUTO else checks.number("beta", beta, 0)
-        self.unit_gradients = beta == AUTO
-        self._entropy_unit = math.log(max(2, classifier.num_classes)) if beta == AUTO else 1.0
-        self.lr: float | str = AUTO if lr == AUTO else checks.number("lr", lr, 0)
-        self.guard = checks.number("guard", GUARD * (AUTO in (beta, lr)) if guard == AUTO else guard, 0)
-        if self.guard >= 1:
+        self.chosen |= why
+        if beta == AUTO:
+            self.chosen["beta"] = "distances in units of those that an image retrieved"
+        checks.choice("gradients", gradients, (*LENGTHS, AUTO))
+        checks.choice("certainty", certainty, (*CERTAINTIES, AUTO))
+        checks.choice("step_form", step_form, (*STEP_FORMS, AUTO))
+        if lr != AUTO:
+            checks.number("lr", lr, 0)
+        if guard != AUTO and checks.number("guard", guard, 0) >= 1:
             raise ValueError(f"guard must be below 1, got {guard}")
-        auto = {"beta": beta == AUTO, "guard": guard == AUTO}
-        self.chosen |= {**why, **{name: _WHY[name] for name, chosen in auto.items() if chosen}}
-        if lr == AUTO:
-            self._choose_lr(classifier.image_size)
-        # A memory that makes the host wait cannot be recorded; then the passes are, one by one.
-        self._first_pass = self.record(partial(sample_gradients, classifier))
-        self._second_pass = self.record(partial(adapted_logits, classifier))
+        form = {"gradients": gradients, "certainty": certainty, "step_form": step_form}
+        self._given: dict[str, Any] = {**form, "lr": lr, "guard": guard, "defaults": defaults}
+        self._choose(checks.choice("defaults", defaults, (*_FORMS, AUTO)))
 
     def __repr__(self) -> str:
         step = f"topk={self.topk}, beta={self.beta}, lr={self.lr}, guard={self.guard:.3g}"
         return f"Ramen({step}, {self.memory!r})"
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """The five steps of the paper, for a batch."""
         # 1. Embedding, pseudo-label and sample-level gradient of each image, at the pretrained weights.
-        given, topk = images, self.topk * self._classes_per_queue
-        images = self.classifier.encoder.prepare(images)
-        fetch = self.memory.fetch_ahead(len(images), topk) if self.consistency else None
-        first = FirstPass(*self._first_pass(images, meanwhile=fetch))
+        seen = yield Pass(images, self.classifier.encoder.base, entropy, each=True)
+        storable = None
+        if self.shape_filter is not None:
+            shuffled = yield Pass(shuffled_patches(images, self.seed, self.images_seen))
+            storable = probability_drop(seen.logits, shuffled.logits) > self.shape_filter
 
         # 2. to 4. With the memory, from gradients to each image's own weights.
-        if self.shape_filter is not None:
-            place = {"seed": self.seed, "first": self.images_seen}
-            shaped = depends_on_shape(self.classifier, given, first.logits, self.shape_filter, **place)
-            first = replace(first, storable=shaped)
-        step = self.step(first, usable)
+        own = self.step(seen, usable, storable)
 
         # 5. Predict with each image's own weights; the pretrained ones were never touched.
-        (logits,) = self._second_pass(images, step.affine)
-        return self.answer(first, step, logits)
+        second, kept = Pass(images, own.affine), (seen.embeddings, seen.logits, own.usable, *own.trace)
+        return Answer(second, seen.logits, own.usable, own.support, self.answer, kept)
 
-    def step(self, first: FirstPass, usable: Tensor) -> OwnStep:
+    def step(self, seen: Seen, usable: Tensor, storable: Tensor | None = None) -> OwnStep:
         """Steps 2 to 4 of the paper."""
         memory, base = self.memory, self.classifier.encoder.base
         topk = self.topk * self._classes_per_queue
-        queues = first.logits.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
+        queues = seen.logits.argmax(1) if self.balance else torch.zeros_like(usable, dtype=torch.int64)
 
         # 2. Insert each image into the queue of its pseudo-label.
-        stored = unit_rows(first.gradients) if self.unit_gradients else first.gradients
-        keep = usable if first.storable is None else usable & first.storable
-        entries = memory.stage(queues, first.embeddings, stored, first.entropies, keep=keep)
+        stored = LENGTHS[self.gradients](seen.gradient)
+        uncertainty = confidence_lost(seen.logits) if self.stores == "probability" else seen.losses
+        keep = usable if storable is None else usable & storable
+        entries = memory.stage(queues, seen.embeddings, stored, uncertainty, keep=keep)
         staged = entries if self.visibility == "causal" else None  # inserted after all have been answered
         if staged is None:
             memory.put(entries)
 
         # 3. Retrieve each image's support set: the entries of every queue that are most similar to it.
-        draw = None if self.consistency else (self.seed, entries.numbers)
-        support = memory.select(first.embeddings, topk, staged=staged, draw=draw)
+        draw = None if self.consistency else (self.seed, entries.numbers[entries.own])
+        support = memory.select(seen.embeddings, topk, staged=staged, draw=draw)
         weights = self._weights(support)
 
         # 4. Aggregate the cached gradients, and take one signed step from the pretrained weights.
-        affine = self._moved(support, weights, staged)
+        step, trace = self._step_and_trace(entries)
+        affine = self._moved(support, weights, staged, step)
         if staged is not None:
             memory.put(staged)
 
-        kept = entries.keep.to(base.device)
-        if first.storable is not None:  # what is only not stored is answered like the others
-            finite = finite_rows(first.gradients) & finite_rows(first.embeddings)
-            kept = kept | (usable & ~first.storable & finite)
-        return OwnStep(affine, kept, partial(_as_support, support, weights))
+        kept = entries.keep[entries.own].to(base.device)
+        if storable is not None:  # what is only not stored is answered like the others
+            finite = finite_rows(seen.gradient) & finite_rows(seen.embeddings)
+            kept = kept | (usable & ~storable & finite)
+        return OwnStep(affine, kept, partial(_as_support, support, weights), trace)
 
-    def answer(self, first: FirstPass, own: OwnStep, logits: Tensor) -> Answer:
+    def answer(
+        self, second: Seen, embeddings: Tensor, zero_shot: Tensor, usable: Tensor, *trace: Tensor
+    ) -> Tensor:
         """What the second pass says, and a share of what the first one did."""
-        if self.guard:
-            logits = mixed_logits(first.logits, logits, self.guard)
-        return Answer(logits, first.logits, own.usable, own.support)
+        if self.follows:
+            passes = (embeddings, zero_shot), (second.embeddings, second.logits)
+            self._steering.learn(self, *passes, usable, *trace)
+        return mixed_logits(zero_shot, second.logits, self.guard) if self.guard else second.logits
 
-    def _moved(self, support: Selection, weights: Tensor, staged: Staged | None) -> Tensor:
+    def _step_and_trace(self, entries: Staged) -> tuple[float | Tensor, tuple[Tensor, ...]]:
+        """The size of each image's step, and what steering must know of it once its effect is seen."""
+        if not self.follows:
+            return float(self.lr), ()
+        numbers = entries.numbers.to(self.classifier.device)
+        newest = torch.where(entries.keep.to(numbers.device), numbers, -1).amax()
+        lengths = self._steering.lengths(self, numbers[entries.own], causal=self.visibility == "causal")
+        return float(self.lr) * lengths, (numbers[entries.own], newest, lengths)
+
+    def _moved(
+        self, support: Selection, weights: Tensor, staged: Staged | None, step: float | Tensor
+    ) -> Tensor:
         """Each image's own weights ``(B, G)``, one signed step away from the pretrained ones."""
         base = self.classifier.encoder.base
         gradient = self.memory.aggregate(support, weights, staged=staged).to(base.device)
-        return sign_step(base, gradient, float(self.lr))
+        return sign_step(base, gradient, step, self._step_weights)
 
     def _weights(self, support: Selection) -> Tensor:
         """exp(-entropy - beta * distance), without the parts that are switched off.
 
-        With ``beta="auto"``, entropies are in units of the highest that is possible, and distances in
-        standard deviations from the mean of those that the image retrieved, at most one to either side, of
-        which half counts. So models whose embeddings keep other distances get the same weights, and no image
-        outweighs the others by far: not the query itself, at distance 0, and not its own class.
+        With ``certainty="scaled"``, entropies are in units of the highest that is possible; with
+        "probability" the memory has -ln p of the predicted class in place of the entropy. With
+        ``beta="auto"``, distances are in standard deviations from the mean of those that the image retrieved,
+        at most one to either side, of which half counts. So models whose embeddings keep other distances get
+        the same weights, and no image outweighs the others by far: not the query itself, at distance 0, and
+        not its own class.
         """
         log_weights = torch.zeros_like(support.distances)
         if self.entropy_weight:
-            log_weights = log_weights - support.entropies / self._entropy_unit
+            uncertainty = support.entropies
+            if self.certainty == "scaled":
+                uncertainty = uncertainty / math.log(max(2, self.classifier.num_classes))
+            log_weights = log_weights - uncertainty
         if self.similarity_weight and self.consistency:
             if self.beta == AUTO:
                 log_weights = log_weights - _PULL * _standardized(support.distances, support.valid)
@@ -263,14 +329,19 @@ class Ramen(GradientMethod):
         return forwards + (self.shape_filter is not None), backwards
 
     @property
+    def most_images(self) -> int | None:
+        """A batch may span two blocks of images with the same step, if its size is to change nothing."""
+        return BLOCK if self.follows and self.visibility == "causal" else None
+
+    @property
     def records_steps(self) -> bool:
         """Not with a filter of shapes: how patches are shuffled depends on a number of the host."""
         return self.shape_filter is None and super().records_steps
 
     @property
-    def shares_passes(self) -> bool:
-        """Not with a filter of shapes, which has a pass of its own."""
-        return self.shape_filter is None
+    def stores(self) -> str:
+        """What the memory has beside each gradient, for its weight."""
+        return "probability" if self.certainty == "probability" else "entropy"
 
     # -- what it chooses ----------------------------------------------------------------------------
 
@@ -286,7 +357,6 @@ class Ramen(GradientMethod):
             fifo=self.fifo,
             device=torch.device("cpu") if self.placement == "cpu" else clf.device,
             gradient_device=torch.device("cpu") if self.placement == "split" else None,
-            processes=1 if self.peers is None else self.peers.size,
         )
 
     def _in_common(self, found: tuple[int, int, str, Mapping[str, str]]) -> Any:
@@ -299,13 +369,50 @@ class Ramen(GradientMethod):
         pairs = zip(("capacity", "topk", "codec"), found, common, strict=False)
         return *(theirs if name in why else own for name, own, theirs in pairs), why
 
+    def _choose(self, defaults: str) -> None:
+        """Everything that was not given, as that version of the defaults chooses it."""
+        given = self._given
+        self.defaults = "0.2" if defaults == AUTO else defaults
+        if given["defaults"] == AUTO:
+            self.chosen["defaults"] = (
+                "those of 0.2" if defaults == AUTO else "as in the state that was loaded"
+            )
+        ours = self.beta == AUTO
+        for name, value in (_FORMS[self.defaults] if ours else _PAPER).items():
+            if given[name] == AUTO:
+                self.chosen[name] = "ours" if ours else "the paper's, as beta is a number"
+            setattr(self, name, value if given[name] == AUTO else given[name])
+        self.guard = given["guard"]
+        if self.guard == AUTO:
+            self.guard = _GUARDS[self.defaults] if AUTO in (self.beta, given["lr"]) else 0.0
+            share = f"{_GUARDS[self.defaults]:g}"
+            self.chosen["guard"] = f"{share} if beta or lr is chosen, none if both are given"
+        self.follows = given["lr"] == AUTO and self.defaults == STEERED
+        self._step_weights = step_weights(self.classifier.encoder, self.step_form)
+        for name in STATES:  # only of a step that follows the stream
+            self._states.pop(name, None)
+        if self.follows:
+            self._steering = Steering(self)
+        self.lr: float | str = given["lr"]
+        if self.lr == AUTO:
+            self._choose_lr(self.classifier.image_size)
+
     def _choose_lr(self, size: tuple[int, int] | None) -> None:
         if size is None:
             self.lr, self.chosen["lr"] = AUTO, "follows when the first images show their size"
             self.on_first_images = self._choose_lr
         else:
-            self.lr, self.chosen["lr"] = self.together(choose_step(self.classifier, size))
+            lr, why = choose_step(self.classifier, size, self.step_form)
+            start = "at the start, as " if self.follows else ""
+            self.lr, self.chosen["lr"] = self.together((lr, start + why))
             self.on_first_images = None
+
+    @property
+    def step_in_use(self) -> float | None:
+        """The step of the images that come next; None until their size is known. It waits for the device."""
+        if isinstance(self.lr, str) or not self.follows:
+            return None if isinstance(self.lr, str) else self.lr
+        return self.lr * float(self.step_lengths[1])
 
     def reset(self) -> None:
         """Back to fresh."""
@@ -313,26 +420,39 @@ class Ramen(GradientMethod):
         if "lr" in self.chosen:
             self._choose_lr(self.classifier.image_size)
 
-    def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
-        """Use the capacity and codec of a saved state, where they were chosen here.
+    def upgraded(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a saved state by their names today."""
+        named = super().upgraded(saved)
+        if "gradients" not in named:  # up to 0.2, where weights were by entropies
+            unit = named.pop("unit_gradients", False)
+            named |= {"gradients": "unit" if unit else "raw", "stores": "entropy"}
+        return named
 
-        How much memory is free decides what is chosen, and may be different when a stream is resumed.
+    def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
+        """Use the capacity, codec and defaults of a saved state, where they were chosen here.
+
+        How much memory is free decides what is chosen, and may be different when a stream is resumed. A
+        stream that began with older defaults continues with them.
         """
-        own: dict[str, Any] = {"capacity": self.capacity, "codec": self.codec}
-        theirs = {name: saved.get(name) for name in own if name in self.chosen}
-        capacity, codec = (own | theirs).values()
-        fits = type(capacity) is int and codec in CODECS and capacity >= self.topk
-        if not fits or (capacity, codec) == (self.capacity, self.codec):
+        own: dict[str, Any] = {"capacity": self.capacity, "codec": self.codec, "defaults": self.defaults}
+        named = {**self.later_parameters, **saved} if saved else own
+        theirs = {name: named.get(name) for name in own if name in self.chosen}
+        capacity, codec, defaults = (own | theirs).values()
+        fits = type(capacity) is int and codec in CODECS and capacity >= self.topk and defaults in _FORMS
+        if not fits or (capacity, codec, defaults) == tuple(own.values()):
             return super().adopt(saved)
         before = self.capacity, self.codec, self.memory, dict(self.chosen)
 
         def undo() -> None:
+            self._choose(own["defaults"])
             self.capacity, self.codec, memory, self.chosen = before
             self.memory = self.replace_memory(memory)
 
         self.capacity, self.codec = capacity, codec
+        if defaults != self.defaults:
+            self._choose(defaults)
         self.chosen |= dict.fromkeys(theirs, "as in the state that was loaded")
-        self.memory = self.replace_memory(memory_for(self._plan(capacity, codec), self.peers))
+        self.memory = self.replace_memory(Memory(self._plan(capacity, codec), self.peers))
         return undo
 
 

@@ -13,19 +13,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose, of_batch
+from ramen.encoder.statistics import of_batch
 from ramen.images.augment import augment_without_noise, draw
-from ramen.kernels.cuda_graphs import holds
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._normalised_pixels import NormalisedPixels
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy, refuse_overflowing
+from ramen.kernels.graphs import holds
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, refuse_overflowing
+from ramen.methods._registry import (
+    MEAN,
+    MOMENTUM,
+    STATISTICS,
+    STD,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
+from ramen.methods._views import NormalisedPixels
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group, Peers
+from ramen.utils.distributed import Peers
 
 PRIORS = ("log", "logits", "off")
 FILTERS = ("fixed", "kalman")
@@ -72,32 +79,50 @@ _LEAST_GAIN, _FULL_GAIN = 0.89, 0.9999
     )
 )
 class Roid(Method):
-    """Take one step per batch on the certain and diverse images, then go back a little.
+    """Take one step per batch on the certain and diverse images, then go back a little."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. ROID's own: 2.5e-4 (ImageNet-C and DomainNet, batches of 64 to 128), 1e-3 with
-            "adam" (CIFAR-C, batches of 200).
-        temperature: Of the weights of images: diversity times certainty is divided by it.
-        source_share: The share of the pretrained weights in the weights after each step.
-        prior: How the classes of the batch correct its answers: "log" adds the logarithm of their smoothed
-            frequencies to the logits, "logits" multiplies the logits by the frequencies, "off" does nothing.
-        filter: What mixes in pretrained weights: "fixed" takes ``source_share`` of them, "kalman" is CMF's
-            filter of hidden weights, for which ``source_share`` has no effect.
-        batch_size: What losses are divided by; the number of usable images of each batch if not given.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient with Nesterov's momentum, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        mean: Mean per channel that was subtracted from the images; from the classifier's preprocessing if
-            not given.
-        std: Standard deviation per channel that the images were divided by; likewise.
-        seed: Decides the augmentation.
-        group: As for every method.
-    """
+    lr: float = field(
+        2.5e-4,
+        ge=0,
+        doc="Step size. ROID's own: 2.5e-4 (ImageNet-C and DomainNet, batches of 64 to 128), 1e-3 with "
+        '"adam" (CIFAR-C, batches of 200).',
+    )
+    temperature: float = field(
+        1 / 3, gt=0, doc="Of the weights of images: diversity times certainty is divided by it."
+    )
+    source_share: float = field(
+        0.01, ge=0, le=1, doc="The share of the pretrained weights in the weights after each step."
+    )
+    prior: str = field(
+        "log",
+        choices=PRIORS,
+        doc='How the classes of the batch correct its answers: "log" adds the logarithm of their smoothed '
+        'frequencies to the logits, "logits" multiplies the logits by the frequencies, "off" does '
+        "nothing.",
+    )
+    filter: str = field(
+        "fixed",
+        choices=FILTERS,
+        saved=True,
+        doc='What mixes in pretrained weights: "fixed" takes `source_share` of them, "kalman" is CMF\'s '
+        "filter of hidden weights, for which `source_share` has no effect.",
+    )
+    batch_size: int | None = field(
+        None, ge=1, doc="What losses are divided by; the number of usable images of each batch if not given."
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field(
+        "sgd",
+        choices=WITHOUT_DECAY,
+        saved=True,
+        doc='"sign" moves every parameter by `lr` against the sign of its gradient, "sgd" along the '
+        'gradient with Nesterov\'s momentum, "adam" as `torch.optim.Adam` does.',
+    )
+    momentum: float = MOMENTUM
+    mean: Sequence[float] | None = MEAN
+    std: Sequence[float] | None = STD
+    seed: int = field(0, ge=0, doc="Decides the augmentation.")
 
-    state_parameters = ("statistics", "optimizer", "filter")
     joins_groups = True
 
     affine: Tensor
@@ -106,37 +131,9 @@ class Roid(Method):
     hidden: Tensor  # CMF's hidden weights and their variance
     variance: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 2.5e-4,
-        temperature: float = 1 / 3,
-        source_share: float = 0.01,
-        *,
-        prior: str = "log",
-        filter: str = "fixed",
-        batch_size: int | None = None,
-        statistics: str = "source",
-        optimizer: str = "sgd",
-        momentum: float = 0.9,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.temperature = checks.number("temperature", temperature, 0, exclusive=True)
-        self.source_share = checks.number("source_share", source_share, 0)
-        if self.source_share > 1:
-            raise ValueError(f"source_share must be between 0 and 1, got {source_share}")
-        self.prior = checks.choice("prior", prior, PRIORS)
-        self.filter = checks.choice("filter", filter, FILTERS)
-        self.batch_size = None if batch_size is None else checks.integer("batch_size", batch_size, 1)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self._normalised = NormalisedPixels(self.info.name, classifier, mean, std)
+    def setup(self) -> None:
+        classifier = self.classifier
+        self._normalised = NormalisedPixels(self.info.name, classifier, self.mean, self.std)
         self.mean, self.std = self._normalised.mean, self._normalised.std
         self._weights = OnlineWeights(
             self, self.optimizer, self.lr, momentum=self.momentum, nesterov=True, name="affine"
@@ -150,7 +147,7 @@ class Roid(Method):
             self.add_state("variance", base.new_zeros(()), minimum=0)
         # The host draws the augmentation: on a GPU the passes are recorded, not the step.
         lesson = _Lesson(classifier, self.temperature, self.batch_size, self.statistics, self.peers)
-        self._lesson = self.record(lesson) if self.peers is None else lesson
+        self._lesson = self._recorder.record(lesson) if self.peers is None else lesson
 
     @property
     def batch_dependent(self) -> bool:

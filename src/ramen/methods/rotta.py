@@ -5,26 +5,31 @@ Yuan et al., "Robust Test-Time Adaptation in Dynamic Scenarios", CVPR 2023.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import Statistics, choose
+from ramen.encoder.statistics import Statistics
 from ramen.images.augment import augment, draw
-from ramen.memory.image_memory import ImageMemory
-from ramen.memory.stream_memory import expect_at_least
-from ramen.memory.timely_balanced import TimelyBalanced
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._normalised_pixels import NormalisedPixels
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._registry import register
-from ramen.methods._steps import refuse_overflowing
+from ramen.memory.base import expect_at_least
+from ramen.memory.images import ImageMemory
+from ramen.memory.policies import TimelyBalanced
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Steps, refuse_overflowing
+from ramen.methods._registry import (
+    MEAN,
+    MOMENTUM,
+    OPTIMIZER,
+    STD,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    has_batchnorm,
+    register,
+)
+from ramen.methods._views import NormalisedPixels
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
 
 _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
 
@@ -64,75 +69,53 @@ _STUDENTS, _TEACHERS = "student_statistics", "teacher_statistics"
     )
 )
 class Rotta(Method):
-    """Predict with a teacher; train a student to agree with it on augmented images of a memory.
+    """Predict with a teacher; train a student to agree with it on augmented images of a memory."""
 
-    Args:
-        classifier: What it adapts.
-        lr: The student's step size. The paper's: mixed streams 1e-2 (CIFAR-C, ImageNet-C), 1e-5 (DomainNet);
-            single domains 2e-2 and 1e-4.
-        memory: How many images the memory holds.
-        interval: Images between updates; as many as the memory holds if not given.
-        nu: How far the teacher moves towards the student after each update.
-        timeliness: Weight of age when the memory chooses what to replace.
-        uncertainty: Weight of entropy in that choice.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "robust" for
-            stored ones that follow the memory.
-        alpha: With robust statistics, how far the stored ones move towards those of the memory per update.
-        optimizer: "sign" moves every parameter of the student by ``lr`` against the sign of its gradient,
-            "sgd" along the gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        mean: Mean per channel that was subtracted from the images; from the classifier's preprocessing if
-            not given.
-        std: Standard deviation per channel that the images were divided by; likewise.
-        seed: Decides the augmentation.
-        group: As for every method.
-    """
+    lr: float = field(
+        1e-2,
+        ge=0,
+        doc="The student's step size. The paper's: mixed streams 1e-2 (CIFAR-C, ImageNet-C), 1e-5 "
+        "(DomainNet); single domains 2e-2 and 1e-4.",
+    )
+    memory: int = field(64, ge=1, saved=True, doc="How many images the memory holds.")
+    interval: int = field(None, ge=1, doc="Images between updates; as many as the memory holds if not given.")
+    nu: float = field(
+        1e-3, ge=0, le=1, doc="How far the teacher moves towards the student after each update."
+    )
+    timeliness: float = field(1.0, ge=0, doc="Weight of age when the memory chooses what to replace.")
+    uncertainty: float = field(1.0, ge=0, doc="Weight of entropy in that choice.")
+    statistics: str = field(
+        "source",
+        choices=("source", "robust"),
+        saved=True,
+        check=has_batchnorm,
+        doc='What BatchNorm layers normalise with: "source" for their running statistics, "robust" for '
+        "stored ones that follow the memory.",
+    )
+    alpha: float = field(
+        0.05,
+        ge=0,
+        le=1,
+        doc="With robust statistics, how far the stored ones move towards those of the memory per update.",
+    )
+    optimizer: str = field("sign", choices=WITHOUT_DECAY, saved=True, before="sign", doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    mean: Sequence[float] | None = MEAN
+    std: Sequence[float] | None = STD
+    seed: int = field(0, ge=0, doc="Decides the augmentation.")
 
-    state_parameters = ("memory", "statistics", "optimizer")
-    later_parameters: ClassVar = {"optimizer": "sign"}
     joins_groups = True
 
     student: Tensor
     teacher: Tensor
     arrived: Tensor  # images offered to the memory
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-2,
-        memory: int = 64,
-        interval: int | None = None,
-        nu: float = 1e-3,
-        *,
-        timeliness: float = 1.0,
-        uncertainty: float = 1.0,
-        statistics: str = "source",
-        alpha: float = 0.05,
-        optimizer: str = "sign",
-        momentum: float = 0.9,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.memory = checks.integer("memory", memory, 1)
-        self.interval = self.memory if interval is None else checks.integer("interval", interval, 1)
-        self.nu = checks.number("nu", nu, 0)
-        if self.nu > 1:
-            raise ValueError(f"nu must be between 0 and 1, got {nu}")
-        self.timeliness = checks.number("timeliness", timeliness, 0)
-        self.uncertainty = checks.number("uncertainty", uncertainty, 0)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, ("source", "robust"))
-        self.alpha = checks.number("alpha", alpha, 0)
-        if self.alpha > 1:
-            raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
-        self._normalised = NormalisedPixels(self.info.name, classifier, mean, std)
+    def setup(self) -> None:
+        classifier = self.classifier
+        self.interval = self.memory if self.interval is None else self.interval
+        self._normalised = NormalisedPixels(self.info.name, classifier, self.mean, self.std)
         self.mean, self.std = self._normalised.mean, self._normalised.std
         encoder = classifier.encoder
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum, name="student")
         self.add_state("teacher", encoder.base)
         for name in self._stored:
@@ -150,19 +133,23 @@ class Rotta(Method):
         )
         self.add_state("arrived", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
         # What stays in the memory is decided on the host: on a GPU the passes are recorded, not the step.
-        self._logits = self.record(partial(_stored_logits, classifier))
-        self._lesson = self.record(partial(_lesson, classifier))
+        self._logits = self._recorder.record(partial(_stored_logits, classifier))
+        self._lesson = self._recorder.record(partial(_lesson, classifier))
 
     @property
     def _stored(self) -> tuple[str, ...]:
         """The names of the stored statistics, if there are any."""
         return (_STUDENTS, _TEACHERS) if self.statistics == "robust" else ()
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the teacher, offer the batch to the memory, update after every ``interval`` images."""
         usable = usable & self._remembered.storable(images)
-        (logits,) = self._logits(images, self.teacher, *(getattr(self, name) for name in self._stored[1:]))
-        usable = usable & logits.isfinite().all(1)
+        if self._stored:
+            (logits,) = self._logits(images, self.teacher, getattr(self, _TEACHERS))
+            usable = usable & logits.isfinite().all(1)
+        else:
+            seen = yield Pass(images, self.teacher, None, usable)
+            logits, usable = seen.logits, seen.usable
         probabilities = logits.softmax(1)
         entropies = -(probabilities * torch.log(probabilities + 1e-6)).sum(1)
 
@@ -226,10 +213,10 @@ class Rotta(Method):
 
 
 def _stored_logits(
-    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, *stored: Tensor
+    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, stored: Tensor
 ) -> tuple[Tensor]:
-    """The logits with these norm parameters and, if there are any, these stored statistics."""
-    statistics = Statistics(share=0, stored=stored[0]) if stored else None
+    """The logits with these norm parameters and these stored statistics."""
+    statistics = Statistics(share=0, stored=stored)
     return (classifier.logits(classifier.encode(images, affine, statistics=statistics)),)
 
 

@@ -9,15 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
-from ramen.memory.row_table import ColumnSpec
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.memory.rows import ColumnSpec
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Steps, embeddings_of_all
+from ramen.methods._registry import MethodInfo, field, register
 
 
 @register(
@@ -48,47 +44,34 @@ from ramen.utils.peers import Group
         ),
     )
 )
-class T3A(EmbeddingMethod):
-    """Compare images with the means of the surest embeddings of each class.
+class T3A(Method):
+    """Compare images with the means of the surest embeddings of each class."""
 
-    Args:
-        classifier: What it adapts.
-        capacity: The most images per class among the supports.
-        text: "kept": the text embedding is a support for ever; "support": it has one of the places, and loses
-            it to images of lower entropy.
-        text_weight: How many supports the text counts for; the more, the less a class gains from images.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    capacity: int = field(20, ge=1, saved=True, doc="The most images per class among the supports.")
+    text: str = field(
+        "kept",
+        choices=("kept", "support"),
+        doc='"kept": the text embedding is a support for ever; "support": it has one of the places, and '
+        "loses it to images of lower entropy.",
+    )
+    text_weight: float = field(
+        1.0, gt=0, doc="How many supports the text counts for; the more, the less a class gains from images."
+    )
 
-    state_parameters = ("capacity",)
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        capacity: int = 20,
-        *,
-        text: str = "kept",
-        text_weight: float = 1.0,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.capacity = checks.integer("capacity", capacity, 1)
-        self.text = checks.choice("text", text, ("kept", "support"))
-        self.text_weight = checks.number("text_weight", text_weight, 0, exclusive=True)
+    def setup(self) -> None:
+        classifier = self.classifier
         texts = classifier.class_embeddings
         columns = {"embeddings": ColumnSpec(texts.dtype, classifier.device, texts.shape[1])}
         self.supports = self.add_memory(LowestEntropyMemory(len(texts), self.capacity, columns))
         self._text_entropies = entropy(classifier.logits(texts))
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Store the batch, then compare it with the class vectors."""
         clf = self.classifier
-        zero_shot = clf.logits(embeddings)
-        embeddings, usable = without_refused(embeddings, usable)
+        zero_shot, embeddings, usable = yield from embeddings_of_all(self, images, usable)
         self.supports.insert(Arrivals(zero_shot.argmax(1), entropy(zero_shot), embeddings, usable))
         return Answer(clf.logits(embeddings, self._class_vectors()), zero_shot, usable)
 

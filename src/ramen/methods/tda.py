@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from ramen.memory.lowest_entropy import Arrivals, LowestEntropyMemory
-from ramen.memory.row_table import ColumnSpec
-from ramen.methods._answers import Answer
-from ramen.methods._info import MethodInfo
-from ramen.methods._pass_sharing import EmbeddingMethod, without_refused
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.memory.rows import ColumnSpec
+from ramen.methods._losses import entropy
+from ramen.methods._method import Method
+from ramen.methods._passes import Answer, Steps, embeddings_of_all
+from ramen.methods._registry import MethodInfo, field, register
 from ramen.utils import checks
-from ramen.utils.peers import Group
 
 
 @register(
@@ -45,60 +42,46 @@ from ramen.utils.peers import Group
         ),
     )
 )
-class TDA(EmbeddingMethod):
-    """Add similarity to confident images of a class; subtract it for classes that uncertain images may be.
+class TDA(Method):
+    """Add similarity to confident images of a class; subtract it for classes that uncertain images may be."""
 
-    Args:
-        classifier: What it adapts.
-        positive_capacity: The most entries per class in the positive cache.
-        positive_alpha: The positive cache's share in the logits. The paper's: mixed streams 1.0; single
-            domains 1.0 (CIFAR-10-C), 1.0 (CIFAR-100-C), 2.0 (ImageNet-C), 2.0 (DomainNet).
-        positive_beta: How fast an entry's weight falls with its cosine distance.
-        negative_capacity: The most entries per class in the negative cache.
-        negative_alpha: The negative cache's share in the logits.
-        negative_beta: Like positive_beta, for the negative cache.
-        entropy_lower: Lower bound of the entropy, divided by log2 of the number of classes, of images that
-            enter the negative cache.
-        entropy_upper: Upper bound of the same.
-        mask_lower: Lower bound of the probability of classes that an entry of the negative cache counts
-            against.
-        mask_upper: Upper bound of the same.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    positive_capacity: int = field(
+        3, ge=1, saved=True, doc="The most entries per class in the positive cache."
+    )
+    positive_alpha: float = field(
+        1.0,
+        ge=0,
+        doc="The positive cache's share in the logits. The paper's: mixed streams 1.0; single domains 1.0 "
+        "(CIFAR-10-C), 1.0 (CIFAR-100-C), 2.0 (ImageNet-C), 2.0 (DomainNet).",
+    )
+    positive_beta: float = field(5.0, ge=0, doc="How fast an entry's weight falls with its cosine distance.")
+    negative_capacity: int = field(
+        2, ge=1, saved=True, doc="The most entries per class in the negative cache."
+    )
+    negative_alpha: float = field(0.117, ge=0, doc="The negative cache's share in the logits.")
+    negative_beta: float = field(1.0, ge=0, doc="Like positive_beta, for the negative cache.")
+    entropy_lower: float = field(
+        0.2,
+        ge=0,
+        doc="Lower bound of the entropy, divided by log2 of the number of classes, of images that enter "
+        "the negative cache.",
+    )
+    entropy_upper: float = field(0.5, doc="Upper bound of the same.")
+    mask_lower: float = field(
+        0.03,
+        ge=0,
+        saved=True,
+        doc="Lower bound of the probability of classes that an entry of the negative cache counts against.",
+    )
+    mask_upper: float = field(1.0, saved=True, doc="Upper bound of the same.")
 
     recordable = True
     joins_groups = True
-    state_parameters = ("positive_capacity", "negative_capacity", "mask_lower", "mask_upper")
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        positive_capacity: int = 3,
-        positive_alpha: float = 1.0,
-        positive_beta: float = 5.0,
-        *,
-        negative_capacity: int = 2,
-        negative_alpha: float = 0.117,
-        negative_beta: float = 1.0,
-        entropy_lower: float = 0.2,
-        entropy_upper: float = 0.5,
-        mask_lower: float = 0.03,
-        mask_upper: float = 1.0,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.positive_capacity = checks.integer("positive_capacity", positive_capacity, 1)
-        self.positive_alpha = checks.number("positive_alpha", positive_alpha, 0)
-        self.positive_beta = checks.number("positive_beta", positive_beta, 0)
-        self.negative_capacity = checks.integer("negative_capacity", negative_capacity, 1)
-        self.negative_alpha = checks.number("negative_alpha", negative_alpha, 0)
-        self.negative_beta = checks.number("negative_beta", negative_beta, 0)
-        self.entropy_lower = checks.number("entropy_lower", entropy_lower, 0)
-        self.entropy_upper = checks.number("entropy_upper", entropy_upper, self.entropy_lower)
-        self.mask_lower = checks.number("mask_lower", mask_lower, 0)
-        self.mask_upper = checks.number("mask_upper", mask_upper, self.mask_lower)
+    def setup(self) -> None:
+        classifier = self.classifier
+        checks.number("entropy_upper", self.entropy_upper, self.entropy_lower)
+        checks.number("mask_upper", self.mask_upper, self.mask_lower)
         classes, width = classifier.class_embeddings.shape
         embeddings = ColumnSpec(classifier.class_embeddings.dtype, classifier.device, width)
         masks = ColumnSpec(torch.bool, classifier.device, classes)
@@ -109,11 +92,10 @@ class TDA(EmbeddingMethod):
         self.positive = self.add_memory(positive, "positive.")
         self.negative = self.add_memory(negative, "negative.")
 
-    def from_embeddings(self, embeddings: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Enter the caches, then read them: for all images at once, as if they came one at a time."""
         clf = self.classifier
-        zero_shot = clf.logits(embeddings)
-        embeddings, usable = without_refused(embeddings, usable)
+        zero_shot, embeddings, usable = yield from embeddings_of_all(self, images, usable)
         entropies, probabilities = entropy(zero_shot), zero_shot.softmax(1)
         batch = Arrivals(zero_shot.argmax(1), entropies, embeddings, usable)
 

@@ -3,22 +3,22 @@
 Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import choose
-from ramen.methods._answers import Answer
-from ramen.methods._base import Method
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import OPINION_ENTROPY
-from ramen.methods._online_weights import WITHOUT_DECAY, OnlineWeights
-from ramen.methods._opinion_entropy import LOSSES
-from ramen.methods._registry import register
-from ramen.methods._steps import entropy_gradient
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.methods._losses import LOSSES, OPINION_ENTROPY
+from ramen.methods._method import Method
+from ramen.methods._optim import OnlineWeights
+from ramen.methods._passes import Answer, Pass, Steps
+from ramen.methods._registry import (
+    LOSS,
+    MOMENTUM,
+    OPTIMIZER,
+    STATISTICS,
+    WITHOUT_DECAY,
+    MethodInfo,
+    field,
+    register,
+)
 
 
 @register(
@@ -44,47 +44,24 @@ from ramen.utils.peers import Group
     )
 )
 class Tent(Method):
-    """Take one entropy step per batch, on weights that all later batches share.
+    """Take one entropy step per batch, on weights that all later batches share."""
 
-    Args:
-        classifier: What it adapts.
-        lr: Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 1e-6 (DomainNet).
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        optimizer: "sign" moves every parameter by ``lr`` against the sign of its gradient, "sgd" along the
-            gradient, "adam" as ``torch.optim.Adam`` does.
-        momentum: Of "sgd"; the others do not use it.
-        loss: What is minimised: "entropy", or "come" for COME's opinion entropy, which hardly moves uncertain
-            images.
-        seed: Has no effect.
-        group: As for every method.
-    """
+    lr: float = field(
+        2e-5,
+        ge=0,
+        doc="Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 1e-6 (DomainNet).",
+    )
+    statistics: str = STATISTICS
+    optimizer: str = field("sign", choices=WITHOUT_DECAY, saved=True, before="sign", doc=OPTIMIZER)
+    momentum: float = MOMENTUM
+    loss: str = LOSS
 
-    state_parameters = ("statistics", "optimizer")
-    later_parameters: ClassVar = {"optimizer": "sign"}
     recordable = True
     joins_groups = True
 
     affine: Tensor
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 2e-5,
-        *,
-        statistics: str = "source",
-        optimizer: str = "sign",
-        momentum: float = 0.9,
-        loss: str = "entropy",
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.lr = checks.number("lr", lr, 0)
-        self.statistics = choose(statistics, classifier.encoder.base_statistics, alone=group is None)
-        self.optimizer = checks.choice("optimizer", optimizer, WITHOUT_DECAY)
-        self.momentum = checks.number("momentum", momentum, 0)
-        self.loss = checks.choice("loss", loss, LOSSES)
+    def setup(self) -> None:
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
 
     @property
@@ -92,16 +69,8 @@ class Tent(Method):
         """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
         return self.statistics == "batch"
 
-    def adapt(self, images: Tensor, usable: Tensor) -> Answer:
+    def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step."""
-        logits, gradient, usable = entropy_gradient(
-            self.classifier,
-            images,
-            self.affine,
-            usable,
-            measure=LOSSES[self.loss],
-            statistics=self.statistics,
-            peers=self.peers,
-        )
-        self._weights.step(gradient, taken=self.whole(usable).any())
-        return Answer(logits, None, usable)
+        seen = yield Pass(images, self.affine, LOSSES[self.loss], usable, statistics=self.statistics)
+        self._weights.step(seen.gradient, taken=self.whole(seen.usable).any())
+        return Answer(seen.logits, None, seen.usable)

@@ -8,14 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.methods._adam import AdamState, adam_step
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import RANDOM_VIEWS
-from ramen.methods._registry import register
-from ramen.methods._views import ViewMethod, check_share, entropy_of_mean, surest
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.methods._losses import RANDOM_VIEWS
+from ramen.methods._optim import AdamState, adam_step
+from ramen.methods._registry import MethodInfo, field, register
+from ramen.methods._views import ViewMethod, entropy_of_mean, surest
 
 _DECAY = 0.01  # AdamW's own; without effect on the first step, which starts from 0
 _NUMBERS_AT_ONCE = 1 << 22  # in the shifts of images that are treated together
@@ -46,51 +42,21 @@ SHIFTS = ("class", "shared")
     )
 )
 class Tps(ViewMethod):
-    """Shift the class embeddings to make the surest views agree, and answer the image with these.
+    """Shift the class embeddings to make the surest views agree, and answer the image with these."""
 
-    Args:
-        classifier: What it adapts.
-        lr: AdamW's step size.
-        steps: How many steps.
-        kept: The share of the views that count, those with the lowest entropies; at least one view.
-        shift: "class" for a shift of its own for each class, "shared" for one that all have in common.
-        views: How many views of each image, itself among them.
-        smallest_crop: The least share of the image's area that a view shows.
-        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
-            TPT's own code: 1 for fine-grained data sets, else none.
-        views_at_once: How many views go through the encoder together, which decides the memory needed.
-        seed: Decides which views are drawn.
-        group: As for every method.
-    """
-
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 5e-3,
-        steps: int = 1,
-        *,
-        kept: float = 0.1,
-        shift: str = "class",
-        views: int = 64,
-        smallest_crop: float = 0.08,
-        augmix: float = 0.0,
-        views_at_once: int = 64,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(
-            classifier,
-            views=views,
-            smallest_crop=smallest_crop,
-            augmix=augmix,
-            views_at_once=views_at_once,
-            seed=seed,
-            group=group,
-        )
-        self.lr = checks.number("lr", lr, 0)
-        self.steps = checks.integer("steps", steps, 1)
-        self.kept = check_share("kept", kept)
-        self.shift = checks.choice("shift", shift, SHIFTS)
+    lr: float = field(5e-3, ge=0, doc="AdamW's step size.")
+    steps: int = field(1, ge=1, doc="How many steps.")
+    kept: float = field(
+        0.1,
+        gt=0,
+        le=1,
+        doc="The share of the views that count, those with the lowest entropies; at least one view.",
+    )
+    shift: str = field(
+        "class",
+        choices=SHIFTS,
+        doc='"class" for a shift of its own for each class, "shared" for one that all have in common.',
+    )
 
     def from_views(self, embeddings: Tensor) -> Tensor:
         """A shift for each image, for a few images at a time."""

@@ -6,17 +6,13 @@ Shu et al., "Test-Time Prompt Tuning for Zero-Shot Generalization in Vision-Lang
 import torch
 from torch import Tensor
 
-from ramen.methods._adam import AdamState, adam_step
-from ramen.methods._base import check_classifier
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import RANDOM_VIEWS
-from ramen.methods._registry import register
-from ramen.methods._views import ViewMethod, check_share, entropy_of_mean, surest
+from ramen.methods._losses import RANDOM_VIEWS
+from ramen.methods._optim import AdamState, adam_step
+from ramen.methods._registry import MethodInfo, field, register
+from ramen.methods._views import ViewMethod, entropy_of_mean, surest
 from ramen.models import prompts
-from ramen.models.classifier import MissingPartError, ZeroShotClassifier
-from ramen.models.context_prompts import PromptTextEncoder
-from ramen.utils import checks
-from ramen.utils.peers import Group
+from ramen.models.classifier import MissingPartError
+from ramen.models.text import PromptTextEncoder
 
 _DECAY = 0.01  # AdamW's own
 
@@ -47,62 +43,37 @@ _DECAY = 0.01  # AdamW's own
     )
 )
 class Tpt(ViewMethod):
-    """Learn a prompt that makes the surest views agree, and answer the image with it.
+    """Learn a prompt that makes the surest views agree, and answer the image with it."""
 
-    Args:
-        classifier: Must have a text encoder that takes vectors in place of words, as those of open_clip.
-        lr: AdamW's step size.
-        steps: How many steps.
-        kept: The share of the views that count, those with the lowest entropies; at least one view.
-        template: What the prompt starts as; its words before the class name are learned.
-        prompts_at_once: How many prompts go through the text tower together, but never less than those of
-            one image; decides the memory needed.
-        views: How many views of each image, itself among them.
-        smallest_crop: The least share of the image's area that a view shows.
-        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
-            TPT's own code: 1 for fine-grained data sets, else none.
-        views_at_once: How many views go through the encoder together, which decides the memory needed.
-        seed: Decides which views are drawn.
-        group: As for every method.
-    """
+    lr: float = field(5e-3, ge=0, doc="AdamW's step size.")
+    steps: int = field(1, ge=1, doc="How many steps.")
+    kept: float = field(
+        0.1,
+        gt=0,
+        le=1,
+        doc="The share of the views that count, those with the lowest entropies; at least one view.",
+    )
+    template: str = field(
+        prompts.SINGLE[0], doc="What the prompt starts as; its words before the class name are learned."
+    )
+    prompts_at_once: int = field(
+        1000,
+        ge=1,
+        doc="How many prompts go through the text tower together, but never less than those of one image; "
+        "decides the memory needed.",
+    )
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 5e-3,
-        steps: int = 1,
-        *,
-        kept: float = 0.1,
-        template: str = prompts.SINGLE[0],
-        prompts_at_once: int = 1000,
-        views: int = 64,
-        smallest_crop: float = 0.08,
-        augmix: float = 0.0,
-        views_at_once: int = 64,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        encode_text = check_classifier(classifier).encode_text
+    def setup(self) -> None:
+        super().setup()
+        classifier = self.classifier
+        encode_text = classifier.encode_text
         if not isinstance(encode_text, PromptTextEncoder):
             raise MissingPartError(
                 "method 'tpt' learns the words of a prompt and needs a text encoder that takes vectors in "
                 "their place: load the model with ZeroShotClassifier.from_open_clip, or give it an "
                 "encode_text with a function context_prompts"
             )
-        super().__init__(
-            classifier,
-            views=views,
-            smallest_crop=smallest_crop,
-            augmix=augmix,
-            views_at_once=views_at_once,
-            seed=seed,
-            group=group,
-        )
-        self.lr = checks.number("lr", lr, 0)
-        self.steps = checks.integer("steps", steps, 1)
-        self.kept = check_share("kept", kept)
-        self.prompts_at_once = checks.integer("prompts_at_once", prompts_at_once, 1)
-        (self.template,) = prompts.check_templates([template])
+        (self.template,) = prompts.check_templates([self.template])
         self._prompts = encode_text.context_prompts(self.template, classifier.classes)
         self._start = self._prompts.start.to(classifier.class_embeddings)
         with torch.no_grad():

@@ -3,20 +3,17 @@
 Osowiechi et al., "WATT: Weight Average Test-Time Adaptation of CLIP", NeurIPS 2024.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ramen.methods._base import check_classifier
-from ramen.methods._contrastive import Contrastive, Steps
-from ramen.methods._info import MethodInfo
-from ramen.methods._registry import register
-from ramen.methods._template_embeddings import template_embeddings
+from ramen.methods._contrastive import Contrastive, Walk
+from ramen.methods._losses import template_embeddings
+from ramen.methods._passes import Pass, Seen
+from ramen.methods._registry import MethodInfo, field, register
 from ramen.models import prompts
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
 
 
 @register(
@@ -50,56 +47,31 @@ class Watt(Contrastive):
     """Take contrastive steps on each batch, template after template, and average the weights reached.
 
     It keeps no state between batches: every batch starts from the pretrained weights.
-
-    Args:
-        classifier: Must have an embedding for each class and template, or a text encoder.
-        lr: Adam's step size; 1e-3 in the paper for all data sets, as are the next two.
-        steps: L, steps with one template before the next.
-        rounds: M, rounds over all templates; after each round the weights are averaged.
-        templates: The classifier's own if not given; else a name in ``ramen.prompts.TEMPLATE_SETS`` ("watt"
-            for the eight of WATT's code) or strings with ``{}`` for the class name.
-        temperature: Temperature of the loss's targets; 0.01 is meant for CLIP's logit scale of 100.
-        detach_targets: Take no gradient through the loss's targets.
-        statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images of the current batch.
-        seed: Has no effect.
     """
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        lr: float = 1e-3,
-        steps: int = 2,
-        rounds: int = 5,
-        *,
-        templates: str | Sequence[str] | None = None,
-        temperature: float = 0.01,
-        detach_targets: bool = False,
-        statistics: str = "source",
-        seed: int = 0,
-    ) -> None:
-        self.templates = None if templates is None else prompts.check_templates(templates)
-        embeddings = template_embeddings(self.info.name, check_classifier(classifier), self.templates)
-        super().__init__(
-            classifier,
-            prompts.average_templates(embeddings),
-            lr=lr,
-            temperature=temperature,
-            detach_targets=detach_targets,
-            statistics=statistics,
-            seed=seed,
-        )
-        self.steps = checks.integer("steps", steps, 1)
-        self.rounds = checks.integer("rounds", rounds, 1)
+    steps: int = field(2, ge=1, doc="L, steps with one template before the next.")
+    rounds: int = field(
+        5, ge=1, doc="M, rounds over all templates; after each round the weights are averaged."
+    )
+    templates: str | Sequence[str] | None = field(
+        None,
+        doc='The classifier\'s own if not given; else a name in `ramen.prompts.TEMPLATE_SETS` ("watt" for '
+        "the eight of WATT's code) or strings with `{}` for the class name.",
+    )
+
+    def setup(self) -> None:
+        templates = None if self.templates is None else prompts.check_templates(self.templates)
+        embeddings = template_embeddings(self.info.name, self.classifier, templates)
+        self.templates, self.texts = templates, prompts.average_templates(embeddings)
         self._of_template = embeddings.transpose(0, 1)  # (templates, C, d)
 
-    def walk(self, steps: Steps) -> None:
+    def walk(self, steps: Walk) -> Generator[Pass, Seen, None]:
         """Template after template, each from where the last one led; after a round, their average."""
         for _ in range(self.rounds):
             reached = []
             for texts in self._of_template:
                 for _ in range(self.steps):
-                    steps.take(partial(_text_of_class, texts))
+                    yield from steps.step(partial(_text_of_class, texts))
                 reached.append(steps.affine)
             steps.affine = torch.stack(reached).mean(0)
 

@@ -8,19 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.methods._info import MethodInfo
-from ramen.methods._notes import RANDOM_VIEWS
-from ramen.methods._registry import register
+from ramen.methods._losses import RANDOM_VIEWS
+from ramen.methods._registry import MethodInfo, field, register
 from ramen.methods._views import (
     ViewMethod,
-    check_share,
     number_kept,
     surest,
     surest_first,
 )
-from ramen.models.classifier import ZeroShotClassifier
-from ramen.utils import checks
-from ramen.utils.peers import Group
 
 _SMALLEST_SHARE = 1e-6  # of the votes, for classes that have none: logits must be finite
 COMBINED = ("votes", "mean")
@@ -53,46 +48,20 @@ COMBINED = ("votes", "mean")
     )
 )
 class Zero(ViewMethod):
-    """Answer an image with the class that most of its surest views vote for.
+    """Answer an image with the class that most of its surest views vote for."""
 
-    Args:
-        classifier: What it adapts.
-        kept: The share of the views that count, those with the lowest entropies; at least one view.
-        combined: "votes" for ZERO: each view votes for its likeliest class. "mean" for VTE: logits of the
-            mean of the views' embeddings.
-        views: How many views of each image, itself among them.
-        smallest_crop: The least share of the image's area that a view shows.
-        augmix: Severity of the changes that AugMix mixes into the crops, up to 10; 0 for crops as they are.
-            TPT's own code: 1 for fine-grained data sets, else none.
-        views_at_once: How many views go through the encoder together, which decides the memory needed.
-        seed: Decides which views are drawn.
-        group: As for every method.
-    """
-
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        kept: float = 0.3,
-        *,
-        combined: str = "votes",
-        views: int = 64,
-        smallest_crop: float = 0.08,
-        augmix: float = 0.0,
-        views_at_once: int = 64,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(
-            classifier,
-            views=views,
-            smallest_crop=smallest_crop,
-            augmix=augmix,
-            views_at_once=views_at_once,
-            seed=seed,
-            group=group,
-        )
-        self.kept = check_share("kept", kept)
-        self.combined = checks.choice("combined", combined, COMBINED)
+    kept: float = field(
+        0.3,
+        gt=0,
+        le=1,
+        doc="The share of the views that count, those with the lowest entropies; at least one view.",
+    )
+    combined: str = field(
+        "votes",
+        choices=COMBINED,
+        doc='"votes" for ZERO: each view votes for its likeliest class. "mean" for VTE: logits of the '
+        "mean of the views' embeddings.",
+    )
 
     def from_views(self, embeddings: Tensor) -> Tensor:
         """Count the votes, or average the embeddings."""

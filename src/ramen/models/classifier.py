@@ -10,18 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.encoder.batchnorm_statistics import Statistics
-from ramen.encoder.module_facts import check_fused
-from ramen.encoder.own_passes import Router
+from ramen.encoder.encoder import AffineEncoder, check_fused
+from ramen.encoder.passes import Router
+from ramen.encoder.statistics import Statistics
 from ramen.images.preprocess import Preprocess
-from ramen.kernels.cuda_graphs import Recorder
+from ramen.kernels.graphs import Recorder
 from ramen.models import prompts
 from ramen.models.constructors import Constructors
-from ramen.models.open_clip import TextEncoder
-from ramen.models.pixel_range import PixelRangeCheck
+from ramen.models.text import TextEncoder
 from ramen.utils.checks import number
-from ramen.utils.numerics import plain_numerics
+from ramen.utils.numerics import finite_or_zero, plain_numerics
 
 _SHORTEST = 1e-12  # what a row of zeros, in place of an embedding that is not finite, is divided by
 
@@ -42,9 +40,9 @@ class ZeroShotClassifier(Constructors):
         preprocess: What ``clf.preprocess`` does.
         encode_text: Maps texts to embeddings ``(n, d)``, for methods that write prompts.
         device: Where to compute; the encoder's own device if not given.
-        dtype: Type of the encoder's weights, norm layers excepted; its own if not given.
+        dtype: Type of the encoder's weights, norm layers excepted, or ``"auto"``; its own if not given.
         fused: Whether to use fused passes, as in ``AffineEncoder``, and on a GPU CUDA graphs
-            (``ramen.kernels.cuda_graphs``): ``"auto"`` if possible, True insists on fused passes, False uses
+            (``ramen.kernels.graphs``): ``"auto"`` if possible, True insists on fused passes, False uses
             the encoder's own forward pass and autograd, ``"compile"`` is ``"auto"`` with torch.compile for
             encoders that they do not cover.
         allow_same_names: Accept classes of the same name, which no prompt can distinguish. The usual names
@@ -203,6 +201,7 @@ class ZeroShotClassifier(Constructors):
             self._fingerprint = {
                 "classes": list(self.classes),
                 "encoder": self._hash_of_encoder(),
+                "dtype": str(self.dtype).removeprefix("torch."),
                 "logit_scale": self.logit_scale,
             }
             if self.class_lengths is not None:
@@ -353,3 +352,82 @@ def _hash(tensors: dict[str, Tensor]) -> str:
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+_WHITE = 255.0
+_FAR_BEYOND = 4  # times the largest number that normalising gives
+
+
+class PixelRangeCheck:
+    """A check of batches for one preprocessing.
+
+    On the CPU every batch is checked. On other devices that ends with the first batch that has negative
+    numbers, as normalised images have. The host waits for a GPU once, for the first batch of all. If that one
+    was blank, as for warming up, later ones are looked at when their numbers have arrived, a batch late.
+
+    Args:
+        mean: Of the channels, as preprocessing subtracts it.
+        std: Preprocessing then divides by it.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self._brightest = max((1 - m) / s for m, s in zip(mean, std, strict=True))
+        # for devices other than the CPU
+        self._has_waited = self._is_settled = False
+        self._arriving: _Arriving | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_arriving": None}  # which cannot be copied
+
+    @plain_numerics()
+    def __call__(self, images: Tensor) -> None:
+        """Raise a ValueError if ``images`` look like pixels that are not normalised."""
+        kind = images.device.type
+        if kind == "meta" or (kind != "cpu" and self._is_settled):
+            return
+        if kind == "cuda" and self._has_waited:
+            self._check_later(images)
+            return
+        self._judge(_range(images))
+        self._has_waited |= kind != "cpu"
+
+    def _check_later(self, images: Tensor) -> None:
+        arriving = self._arriving
+        if arriving is None:
+            self._arriving = _Arriving(_finite_range(images))
+        elif arriving.has_arrived():
+            self._arriving = None
+            self._judge(arriving.numbers)
+
+    def _judge(self, numbers: Tensor) -> None:
+        low, high = numbers.tolist()
+        self._is_settled |= low < 0
+        if low >= 0 and _FAR_BEYOND * self._brightest < high <= _WHITE:
+            raise ValueError(
+                f"images must be normalised, to {self._brightest:.2g} at the most, got numbers from {low:g} "
+                f"to {high:g}, like pixels of 0 to 255; clf.preprocess normalises files, PIL images and "
+                "uint8 tensors"
+            )
+
+
+class _Arriving:
+    """Numbers on their way from a GPU."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
+        self.numbers.copy_(numbers, non_blocking=True)
+        self._copied = torch.cuda.Event()
+        self._copied.record()
+
+    def has_arrived(self) -> bool:
+        return bool(self._copied.query())
+
+
+def _range(images: Tensor) -> Tensor:
+    """The smallest and the largest number; those that are not finite count as 0."""
+    numbers = torch.stack(images.detach().aminmax())
+    return numbers if numbers.isfinite().all() else _finite_range(images)
+
+
+def _finite_range(images: Tensor) -> Tensor:
+    return torch.stack(finite_or_zero(images.detach()).aminmax())

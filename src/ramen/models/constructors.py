@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
-from ramen.encoder.module_facts import check_fused
+from ramen.encoder.encoder import AffineEncoder, check_fused
 from ramen.images.preprocess import Preprocess
 from ramen.models import prompts
-from ramen.models.network_head import take_head
-from ramen.models.network_preprocess import as_preprocess, known_preprocess
+from ramen.models.networks import as_preprocess, class_means, known_preprocess, load_timm, take_head
 from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
-from ramen.models.prototypes import class_means
-from ramen.models.timm import load_timm
 from ramen.models.transformers import load_transformers
-from ramen.utils.devices import parse_device, parse_dtype
+from ramen.utils.devices import parse_device
 from ramen.utils.numerics import plain_numerics
 
 
@@ -55,6 +51,8 @@ class Constructors:
             templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
             device: Where to compute.
             dtype: Type of the image encoder's weights, norm layers excepted; the text tower stays in fp32.
+                ``"auto"`` is what computes fastest on the device: float16 on a GPU, bfloat16 for a
+                large transformer on a CPU with AVX512-BF16 or AMX, else float32.
             logit_scale: The model's own if not given.
             preprocess: The model's own if not given. A tag of open_clip knows it; for a checkpoint file of a
                 model that was trained otherwise (SigLIP, for one) it must be said.
@@ -67,7 +65,7 @@ class Constructors:
         fused = check_fused(fused)
         names = prompts.check_classes(classes, allow_same_names=allow_same_names)
         templates = prompts.check_templates(templates)
-        device, dtype = parse_device(device), parse_dtype(dtype)
+        device = parse_device(device)
         clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
         image_tower = clip.visual
         encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fused=fused)
@@ -123,7 +121,8 @@ class Constructors:
             processor: Of a loaded model, which has none of its own; a name brings its own.
             templates: A name in ``ramen.prompts.TEMPLATE_SETS`` or strings with ``{}`` for the class name.
             device: Where to compute.
-            dtype: Type of the image encoder's weights, norm layers excepted; the text tower is in fp32.
+            dtype: Type of the image encoder's weights, norm layers excepted, or ``"auto"``, as in
+                ``from_open_clip``; the text tower is in fp32.
             logit_scale: The model's own if not given.
             preprocess: The processor's own if not given: bit for bit what its Pillow version does to RGB
                 images. Processors that use torchvision round differently in resizing.
@@ -135,7 +134,7 @@ class Constructors:
         fused = check_fused(fused)
         names = prompts.check_classes(classes, allow_same_names=allow_same_names)
         templates = prompts.check_templates(templates)
-        device, dtype = parse_device(device), parse_dtype(dtype)
+        device = parse_device(device)
         loaded = load_transformers(name_or_model, processor, cache_dir, preprocess, device)
         if not allow_same_names:
             prompts.check_distinct_prompts(loaded.tokenize, names, templates)
@@ -169,7 +168,7 @@ class Constructors:
     ) -> Self:
         """Take an ordinary classification network, whose last linear layer becomes the class embeddings.
 
-        Logits are the network's own, with all lengths and biases (``ramen.models.network_head``). The
+        Logits are the network's own, with all lengths and biases (``ramen.models.networks``). The
         embedding that methods compare images by is the input of the last layer with a 1 behind it, of unit
         length.
 
@@ -181,7 +180,7 @@ class Constructors:
                 processor of transformers; networks of timm know theirs.
             image_size: Height and width of the images, or one number, if there is no preprocessing.
             device: Where to compute; the network's own device if not given.
-            dtype: Type of its weights, norm layers excepted; its own if not given.
+            dtype: Type of its weights, norm layers excepted, or ``"auto"``; its own if not given.
             logit_scale: For methods that multiply cosines by it (DMN, OGA, OnZeta, StatA), which the network
                 does not do: its lengths of class vectors and of features of random images, multiplied.
             fused: As in ``ZeroShotClassifier``.
@@ -232,7 +231,7 @@ class Constructors:
             logit_scale: 100 with ``class_embeddings`` if not given; see ``from_classifier`` without.
             preprocess: timm's for this model if not given.
             device: Where to compute.
-            dtype: Type of the weights, norm layers excepted.
+            dtype: Type of the weights, norm layers excepted, or ``"auto"``.
             cache_dir: Where huggingface_hub keeps what it downloads.
             fused: As in ``ZeroShotClassifier``.
             allow_same_names: Accept classes of the same name.
@@ -276,7 +275,7 @@ class Constructors:
             preprocess: As in ``from_classifier``.
             batch_size: Images that are encoded at a time.
             device: Where to compute; the encoder's own device if not given.
-            dtype: Type of its weights, norm layers excepted; its own if not given.
+            dtype: Type of its weights, norm layers excepted, or ``"auto"``; its own if not given.
             fused: As in ``ZeroShotClassifier``.
             allow_same_names: Accept classes of the same name.
         """

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ramen.models.affine_prompts import TowerPrompts
-from ramen.models.checkpoint_files import is_torchscript, read_torchscript, uses_quick_gelu
-from ramen.models.context_prompts import ContextPrompts, OpenClipPrompts, tower_with_tokens
-from ramen.models.downloads_needed import check_downloads
+from ramen.models.checkpoints import is_torchscript, read_torchscript, uses_quick_gelu
+from ramen.models.downloads import check_downloads
+from ramen.models.text import ContextPrompts, OpenClipPrompts, TextEncoder, TowerPrompts, tower_with_tokens
 from ramen.utils.checks import nearest
 
-TextEncoder = Callable[[list[str]], Tensor]
 Tokenizer = Callable[[list[str]], Tensor]
 
 # Numbers that OpenAI's archives hold beside the weights, and a mask that open_clip makes itself.

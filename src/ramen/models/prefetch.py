@@ -19,12 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ramen.images.image_inputs import ImageInput
-from ramen.images.preprocess import Preprocess
+from ramen.images.preprocess import ImageInput, Preprocess
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import parse_dtype, upload
-from ramen.utils.worker_processes import process_pool
+from ramen.utils.workers import process_pool
 
 Batch = ImageInput | Sequence[ImageInput]
 Request = TypeVar("Request")

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ramen.encoder.norm_layers import private_copy
+from ramen.encoder.norms import private_copy
 from ramen.encoder.probe import pooled
-from ramen.encoder.whole_models import ImageHalf
+from ramen.encoder.towers import ImageHalf
 from ramen.images.preprocess import Preprocess
-from ramen.models.affine_prompts import TowerPrompts
-from ramen.models.downloads_needed import check_hub_repository
+from ramen.models.downloads import check_hub_repository
+from ramen.models.text import TowerPrompts
 
 _INSTALL = "pip install 'ramen-tta[transformers]'"
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -75,6 +75,18 @@ def load_transformers(
     tower = ImageHalf(model, preprocess.size)
     text = TransformersText(private_copy(model, device=device, dtype=torch.float32), _tokenizer(processor))
     return TwoTowers(tower, text, preprocess, _logit_scale(model), _number(model, "logit_bias", 0.0))
+
+
+def load_image_classifier(name: str) -> tuple[nn.Module, Any] | None:
+    """A network that classifies images, and its processor; None for a model of another kind.
+
+    Args:
+        name: On the Hugging Face hub, or a folder.
+    """
+    config = _load(name, "AutoConfig", None)
+    if not any("ForImageClassification" in kind for kind in config.architectures or ()):
+        return None
+    return _load(name, "AutoModelForImageClassification", None), _load(name, "AutoImageProcessor", None)
 
 
 def _load(name: str, kind: str, cache_dir: str | os.PathLike[str] | None) -> Any:

@@ -1,30 +1,33 @@
 """``ramen serve`` without its command line: a model behind HTTP until a signal stops it."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from ramen.methods._registry import load_plugins
 from ramen.models import prompts
+from ramen.models.names import TINY, load_classifier, recorded_name
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.fronts.front_processes import front_regions
 from ramen.serve.fronts.run import run_fronts
-from ramen.serve.http.access import check_access
-from ramen.serve.http.app import create_app
-from ramen.serve.http.local_backend import LocalBackend
-from ramen.serve.http.request_log import FORMATS, log_to_stderr
+from ramen.serve.http.app import FORMATS, create_app, log_to_stderr
+from ramen.serve.http.auth import TokenFile, check_access
 from ramen.serve.http.server import bind, run_server, url_of
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.http.tokens import TokenFile
-from ramen.serve.model_loading import TINY, load_classifier
-from ramen.serve.store.save_times import SaveTimes
+from ramen.state.headers import dtypes_below
+from ramen.state.save_times import SaveTimes
 from ramen.utils import checks
+from ramen.utils.checks import AUTO
+from ramen.utils.files import private_files
 from ramen.utils.garbage import left_out_of_collections
 
+_log = logging.getLogger("ramen")
 # Seconds after which a thread that runs Python gives others a turn. One thread reads requests; another one
 # computes, and asks for a turn after each operation of torch: at Python's own 5 ms it would mostly wait.
 _TURN = 1e-4
@@ -36,13 +39,15 @@ class ServeRequest:
     """What to serve, to whom, and where.
 
     Attributes:
-        classes: Class names of streams that do not set their own.
-        model: A form of ``ramen.models.by_name``.
+        classes: Class names of streams that do not set their own; None for those that the model brings.
+        model: One of the forms of ``ramen.models.names``.
         templates: A set of prompt templates, or templates.
         method: A method's name.
         parameters: Of the method, in place of its own choices.
+        imports: Files and modules that bring methods.
         device: Where to compute; by default a GPU if there is one.
-        dtype: Of the encoder's weights; by default float16 on a GPU.
+        dtype: Of the encoder's weights; by default that of the states there are, and "auto" if there is
+            none.
         host: The address to listen at.
         port: The port; 0 for any that is free.
         no_auth: Whether to let everybody in who reaches the address, which must then be a loopback address.
@@ -54,11 +59,12 @@ class ServeRequest:
         http: Limits of requests, and the file of tokens.
     """
 
-    classes: Sequence[str]
+    classes: Sequence[str] | None
     model: str = TINY
     templates: str | tuple[str, ...] = "ensemble"
     method: str = "ramen"
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    imports: Sequence[str] = ()
     device: str | None = None
     dtype: str | None = None
     host: str = "127.0.0.1"
@@ -71,6 +77,7 @@ class ServeRequest:
 
     def check(self) -> None:
         """ValueError for what can be known to be wrong before a model is loaded."""
+        load_plugins(self.imports)
         check_access(self.host, self.http.tokens, no_auth=self.no_auth)
         if self.http.tokens is not None:
             TokenFile(self.http.tokens)
@@ -78,7 +85,8 @@ class ServeRequest:
         if self.http_processes is not None:
             checks.integer("http_processes", self.http_processes, 0)
         SaveTimes(self.engine.save_every)
-        prompts.check_classes(self.classes)
+        if self.classes is not None:
+            prompts.check_classes(self.classes)
         prompts.check_templates(self.templates)
 
     def http_processes_for(self, device: torch.device) -> int:
@@ -98,15 +106,18 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
     """
     request.check()
     sys.setswitchinterval(_TURN)
-    with bind(request.host, request.port) as bound:  # before the model is loaded, which takes long
+    # the port comes before the model is loaded, which takes long
+    with private_files(), bind(request.host, request.port) as bound:
         log_to_stderr(request.log_format)
-        url, classifier = url_of(bound), load_classifier(request)
+        dtype = request.dtype or next(dtypes_below(request.engine.state), AUTO)
+        url, classifier = url_of(bound), load_classifier(replace(request, dtype=dtype))
+        _log.info("computing in %s on %s", classifier.fingerprint()["dtype"], classifier.device)
         fronts = request.http_processes_for(classifier.device)
         regions = front_regions(request.http, fronts) if fronts else []
         engine = Engine(
             classifier,
             request.engine,
-            name=request.model,
+            name=recorded_name(request.model),
             method=request.method,
             parameters=request.parameters,
             regions=regions,
@@ -115,4 +126,4 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
             if fronts:
                 run_fronts(engine, request.http, regions, bound, request.log_format, lambda: announce(url))
             else:
-                run_server(create_app(LocalBackend(engine), request.http), bound, lambda: announce(url))
+                run_server(create_app(engine, request.http), bound, lambda: announce(url))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ramen.encoder.batchnorm_statistics import Statistics
-from ramen.encoder.own_passes import Router
-from ramen.methods._answers import Prediction
-from ramen.methods._base import Method
+from ramen.encoder.passes import Router
+from ramen.encoder.statistics import Statistics
+from ramen.methods._method import Method, Prediction
 from ramen.models.classifier import ZeroShotClassifier
 
 

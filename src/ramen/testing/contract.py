@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ramen.methods._base import Method
+from ramen.methods._method import Method
 from ramen.methods._registry import get_method
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.testing import answers, bad_input, states

@@ -1,1 +1,1 @@
-"""Small, stateless helpers: checks, devices, numerics, bytes, files, random draws."""
+"""Small helpers of all packages: checks, devices, numerics, files, processes, commands."""

@@ -4,6 +4,7 @@ import difflib
 import math
 import numbers
 import operator
+import re
 from collections.abc import Iterable
 
 
@@ -26,7 +27,9 @@ def choice(argument: str, value: object, valid: Iterable[str]) -> str:
     return str(value)
 
 
-def integer(argument: str, value: object, minimum: int, maximum: int | None = None, at_most: str = "") -> int:
+def integer(
+    argument: str, value: object, minimum: float, maximum: float | None = None, at_most: str = ""
+) -> int:
     """Return ``value`` if it is a whole number in the range; ``at_most`` names the source of the maximum."""
     try:
         whole = operator.index(value)  # type: ignore[arg-type]  # accepts numpy integers too
@@ -43,14 +46,36 @@ def integer(argument: str, value: object, minimum: int, maximum: int | None = No
     return whole
 
 
-def number(argument: str, value: object, minimum: float, *, exclusive: bool = False) -> float:
-    """Return ``value`` as a float if it is finite and at least ``minimum`` (above it if ``exclusive``)."""
+def number(
+    argument: str,
+    value: object,
+    minimum: float,
+    *,
+    exclusive: bool = False,
+    maximum: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Return ``value`` as a float if it is finite and in the range.
+
+    Args:
+        argument: Its name.
+        value: What was given.
+        minimum: The least value; one that is too small itself if ``exclusive``.
+        exclusive: See there.
+        maximum: The largest value.
+        below: What the value must be below.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a number, got {type(value).__name__} {value!r}")
-    if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
+    number = float(value)
+    if not math.isfinite(number) or number < minimum or (exclusive and number == minimum):
         relation = "above" if exclusive else "at least"
         raise ValueError(f"{argument} must be finite and {relation} {minimum:g}, got {value}")
-    return float(value)
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{argument} must be at most {maximum:g}, got {value}")
+    if below is not None and number >= below:
+        raise ValueError(f"{argument} must be below {below:g}, got {value}")
+    return number
 
 
 def flag(argument: str, value: object) -> bool:
@@ -58,3 +83,54 @@ def flag(argument: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{argument} must be True or False, got {type(value).__name__} {value!r}")
     return value
+
+
+_UNITS = {"B": 1} | {
+    prefix + infix + "B": base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for infix, base in (("i", 1024), ("", 1000))
+}
+
+
+def parse_bytes(argument: str, value: object) -> int:
+    """Parse a positive number of bytes, given as a number or as text with a unit.
+
+    >>> parse_bytes("memory_budget", "1.5 GiB"), parse_bytes("memory_budget", 100)
+    (1610612736, 100)
+    """
+    if not isinstance(value, str):
+        return integer(argument, value, 1)
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", value)
+    units = {unit.lower(): size for unit, size in _UNITS.items()}
+    size = units.get((match[2] or "B").lower()) if match else None
+    if match is None or size is None or float(match[1]) * size < 1:
+        raise ValueError(
+            f"{argument} must be a number of bytes or text such as '2 GiB' (units: {', '.join(_UNITS)}), "
+            f"got {value!r}"
+        )
+    return int(float(match[1]) * size)
+
+
+def readable_bytes(count: int) -> str:
+    """``count`` with a binary unit: 6067200000 gives '5.65 GiB'."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+AUTO = "auto"  # what computes fastest where the model is
+
+
+def check_dtype_name(dtype: object) -> str:
+    """Return ``dtype`` if it is one of the names.
+
+    >>> check_dtype_name("float16")
+    'float16'
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return str(dtype)

@@ -1,13 +1,15 @@
 """Devices, dtypes and free memory."""
 
+import re
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ramen.utils.dtype_names import DTYPES, check_dtype_name
+from ramen.utils.checks import DTYPES, check_dtype_name
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+_BFLOAT16_UNITS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}  # by the flag of the system
 
 
 def parse_device(device: str | torch.device) -> torch.device:
@@ -35,13 +37,22 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def device_and_dtype_names(device: str | None, dtype: str | None) -> tuple[str, str]:
-    """What commands use: a GPU if there is one and nothing else is asked for, with float16 on it.
+    """What experiments use: a GPU if there is one and nothing else is asked for, with float16 on it.
 
     >>> device_and_dtype_names("cpu", None)
     ('cpu', 'float32')
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return device, dtype or ("float16" if device.startswith("cuda") else "float32")
+
+
+def bfloat16_unit(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """What computes bfloat16 on this machine's CPU; None if nothing does, or the system does not say."""
+    try:
+        flags = set(re.findall(r"\w+", cpuinfo.read_text()))
+    except OSError:
+        return None
+    return next((name for flag, name in _BFLOAT16_UNITS.items() if flag in flags), None)
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ramen.data.corruptions import SEVERITIES, blur, corrupt
+from ramen.data.corruptions import SEVERITIES, corrupt, effects
 from tests.data.corruptions.plain_filters import (
     as_bytes,
     assert_close,
@@ -39,7 +39,7 @@ def test_defocus_blur(recipe, severity):
                 for j in range(-half, half + 1):
                     weight = taps[i + half] * taps[j + half] / sum(taps) ** 2
                     soft[y, x] += disk[reflect101(y + i, side), reflect101(x + j, side)] * weight
-    assert blur.disk(radius, sigma) == pytest.approx(soft, abs=1e-9)
+    assert effects.disk(radius, sigma) == pytest.approx(soft, abs=1e-9)
     images = sample_images(1)
     x = images[0] / 255
     blurred = np.zeros_like(x)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from ramen.data.arrays import CIFAR10
 from ramen.data.corruptions import CORRUPTIONS, corrupt
 from ramen.data.corruptions.frost import textures
-from ramen.data.formats.class_names import CIFAR10
-from ramen.models.by_name import load_model
+from ramen.models.names import load_model
 from tests.helpers.shared_files import MEASURING_MODEL
 
 pytestmark = pytest.mark.testbed

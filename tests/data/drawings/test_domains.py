@@ -2,7 +2,7 @@
 
 from ramen.data.corruptions import CORRUPTIONS
 from ramen.data.drawings import styles
-from ramen.data.drawings.domains import DOMAINS, mixed_stream
+from ramen.data.drawings.tiny import DOMAINS, mixed_stream
 
 
 def test_stream_is_balanced_shuffled_and_determined_by_its_seed():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ramen.data.drawings import shapes, styles
-from ramen.data.drawings.images import draw_images
+from ramen.data.drawings.tiny import draw_images
 
 
 @pytest.mark.parametrize("style", [*styles.TRAINED, *styles.UNSEEN])

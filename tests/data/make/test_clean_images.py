@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ramen.data.make.clean_images import list_images_by_class, read_clean_images
-from ramen.data.registry import load
-from ramen.images.file_suffixes import IMAGE_SUFFIXES
+from ramen.data.catalogue import load
+from ramen.data.make.sources import list_images_by_class, read_clean_images
+from ramen.images.file_checks import IMAGE_SUFFIXES
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
 LABELS = np.array([3, 0, 9, 1, 1, 7])
@@ -25,39 +25,30 @@ def test_arrays(tmp_path):
 
 
 def test_damaged_arrays_are_named(tmp_path):
-    path = tmp_path / "photos.npy"
-    with pytest.raises(FileNotFoundError, match=r"there is nothing at .*photos.npy"):
+    path, archive = tmp_path / "photos.npy", tmp_path / "a.npz"
+    with pytest.raises(FileNotFoundError, match=path.name):
         read_clean_images(path, "cifar10c")
     np.save(path, IMAGES)
-    with pytest.raises(FileNotFoundError, match=r"no file at .*labels.npy"):
+    with pytest.raises(FileNotFoundError, match=r"labels\.npy"):
         read_clean_images(path, "cifar10c")
     np.save(tmp_path / "labels.npy", LABELS[:4])
-    with pytest.raises(ValueError, match=r"labels.npy: labels must be 6 whole numbers.*\(4,\)"):
+    with pytest.raises(ValueError, match=r"labels\.npy"):
         read_clean_images(path, "cifar10c")
-    np.save(path, IMAGES.astype(np.float32))
-    with pytest.raises(ValueError, match=r"photos.npy: images must be uint8 .* got float32"):
-        read_clean_images(path, "cifar10c")
-    np.save(path, np.array([{}], object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"photos.npy cannot be read as a numpy file"):
-        read_clean_images(path, "cifar10c")
-    np.savez(tmp_path / "a.npz", photos=IMAGES)
-    with pytest.raises(ValueError, match=r"a.npz has no images and no labels, only photos"):
-        read_clean_images(tmp_path / "a.npz", "cifar10c")
-
-
-def test_damaged_archive_is_named(tmp_path):
-    path = tmp_path / "clean.npz"
-    np.savez(path, images=IMAGES, labels=LABELS)
-    content = bytearray(path.read_bytes())
-    with zipfile.ZipFile(path) as archive:
-        place = archive.getinfo("images.npy").header_offset + 1000
-    content[place] ^= 255
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"clean.npz is damaged"):
-        read_clean_images(path, "cifar10c")
-    path.write_bytes(content[:500])
-    with pytest.raises(ValueError, match=r"clean.npz cannot be read"):
-        read_clean_images(path, "cifar10c")
+    for wrong in (IMAGES.astype(np.float32), np.array([{}], object)):
+        np.save(path, wrong, allow_pickle=True)
+        with pytest.raises(ValueError, match=path.name):
+            read_clean_images(path, "cifar10c")
+    np.savez(archive, photos=IMAGES)
+    with pytest.raises(ValueError, match="images"):
+        read_clean_images(archive, "cifar10c")
+    np.savez(archive, images=IMAGES, labels=LABELS)
+    content = bytearray(archive.read_bytes())
+    with zipfile.ZipFile(archive) as file:
+        content[file.getinfo("images.npy").header_offset + 1000] ^= 255
+    for damaged in (content, content[:500]):
+        archive.write_bytes(damaged)
+        with pytest.raises(ValueError, match=archive.name):
+            read_clean_images(archive, "cifar10c")
 
 
 def write_images(root, names, size=(32, 32)):
@@ -98,19 +89,19 @@ def test_sixteen_bits_are_not_cut_off(tmp_path):
 
 
 def test_unusable_folders_of_images(tmp_path):
-    with pytest.raises(ValueError, match=r"has no images in folders class/image; it has no test_batch"):
+    with pytest.raises(ValueError, match="test_batch"):
         read_clean_images(tmp_path, "cifar10c")
     write_images(tmp_path, ["cat/a.png", "dog/b.png"])
     write_images(tmp_path, ["dog/c.png"], size=(40, 32))
-    with pytest.raises(ValueError, match=r"c.png has 40 x 32 pixels, the images before it 32 x 32"):
+    with pytest.raises(ValueError, match="40 x 32"):
         read_clean_images(tmp_path, "cifar10c")
     (tmp_path / "dog" / "c.png").write_bytes((tmp_path / "dog" / "b.png").read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"c.png cannot be read as an image"):
+    with pytest.raises(ValueError, match=r"c\.png"):
         read_clean_images(tmp_path, "cifar10c")
     (tmp_path / "dog" / "c.png").rename(tmp_path / "dog" / "c.txt")
-    with pytest.raises(ValueError, match=r"c.txt is not an image file .*: remove it"):
+    with pytest.raises(ValueError, match=r"c\.txt"):
         list_images_by_class(tmp_path)
     (tmp_path / "dog" / "c.txt").unlink()
     (tmp_path / "eel").mkdir()
-    with pytest.raises(ValueError, match=r"eel holds no images"):
+    with pytest.raises(ValueError, match="eel"):
         list_images_by_class(tmp_path)

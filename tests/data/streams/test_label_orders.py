@@ -7,7 +7,7 @@ import pytest
 
 from ramen.data.streams import label_orders
 from ramen.data.streams.stream import make_stream
-from ramen.utils.random_draws import Draws
+from ramen.utils.draws import Draws
 from tests.data.streams.small_datasets import balanced, everything, pairs, runs
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ramen.data.streams.orders import long_tail
 from ramen.data.streams.stream import make_stream
-from ramen.utils.random_draws import Draws
+from ramen.utils.draws import Draws
 from tests.data.streams.small_datasets import balanced, data, pairs, runs, source
 
 PATH = [1, 2, 3, 2, 1]

@@ -7,8 +7,8 @@ import torch
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ramen.encoder.affine_encoder import AffineEncoder
-from tests.encoder.fused.small_towers import tower
+from ramen.encoder.encoder import AffineEncoder
+from tests.encoder.fused.small_towers import SIZE, tower
 
 
 def convolutional() -> nn.Module:
@@ -16,19 +16,44 @@ def convolutional() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), *pooled)
 
 
+class Squashed(VisionTransformer):
+    """Does something after what it has in common with all others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).tanh()
+
+
+class HalfGradient(VisionTransformer):
+    """Its features are the same, its gradients are not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = super().forward(x)
+        return features + 0.5 * (features.detach() - features)
+
+
+def with_class(kind: type[nn.Module]) -> nn.Module:
+    module = tower(torch.float32)
+    module.__class__ = kind
+    return module
+
+
 @pytest.mark.parametrize(
-    ("module", "reason"),
+    "make",
     [
-        (lambda: tower(torch.float32, attentional_pool=True), "pools by attention"),
-        (lambda: tower(torch.float32, qk_norm=True), "CustomResidual"),
-        (lambda: tower(torch.float32, act_layer=nn.ReLU), "activation is ReLU"),
-        (convolutional, "it is a Sequential"),
+        lambda: tower(torch.float32, attentional_pool=True),
+        lambda: tower(torch.float32, qk_norm=True),
+        lambda: tower(torch.float32, act_layer=nn.ReLU),
+        lambda: with_class(Squashed),
+        lambda: with_class(HalfGradient),
+        convolutional,
     ],
 )
-def test_a_tower_that_is_not_covered_is_computed_by_its_module_and_says_why(module: Any, reason: str) -> None:
-    encoder = AffineEncoder(module())
+def test_a_tower_that_is_not_covered_is_computed_by_its_module_and_says_why(make: Any) -> None:
+    encoder = AffineEncoder(make())
     assert not encoder.fused
-    assert reason in encoder.plain_reason
+    assert encoder.plain_reason
+    with pytest.raises(ValueError, match="fused"):
+        AffineEncoder(make(), example=torch.zeros(1, 3, SIZE, SIZE), fused=True)
 
 
 class _Adapted(nn.Linear):

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.experiments.run import execute as experiment_runner
-from ramen.experiments.run.results import write_result
+from ramen.experiments import workers
+from ramen.experiments.store import write_result
 from tests.fakes.published_results import published_result
 from tests.fakes.results import sample_result
 
@@ -106,7 +106,7 @@ def test_bad_input(arguments, message) -> None:
 def test_compare_runs_what_is_asked_for_and_reports_what_cannot_run(tmp_path, monkeypatch) -> None:
     asked = []
 
-    def run_experiments(experiments, out, *, console, on_missing):
+    def run_all(experiments, out, *, on_missing, **where):
         asked.extend(experiments)
         assert (out, on_missing) == (tmp_path / "s", "skip")
         results = []
@@ -118,7 +118,7 @@ def test_compare_runs_what_is_asked_for_and_reports_what_cannot_run(tmp_path, mo
             results[-1]["experiment"] = one.identity()
         return results
 
-    monkeypatch.setattr(experiment_runner, "run_experiments", run_experiments)
+    monkeypatch.setattr(workers, "run_all", run_all)
     options = ("--run", "--store", tmp_path / "s", "--seeds", 2, "--set", "ramen.topk=2", "--limit", 50)
     result = ramen("compare", *options, "--method", "ramen", "--method", "watt", "--json")
     assert [(one.method, one.seed) for one in asked] == [("ramen", 0), ("ramen", 1), ("watt", 0), ("watt", 1)]

@@ -7,17 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.experiments.commands.options import ExperimentOptions, ParallelOptions
-from ramen.experiments.commands.parallel import open_executor
-from ramen.experiments.commands.study_parts import FailedPartsError, divided
-from ramen.experiments.plan.experiment import plan
-from ramen.experiments.run.execute import run_experiments
-from ramen.experiments.run.queue import local_processes
-from ramen.experiments.run.results import read_result
+from ramen.experiments.experiment import plan
+from ramen.experiments.options import ExperimentOptions, ParallelOptions
+from ramen.experiments.workers import run_all
+from ramen.utils import pools
+from ramen.utils.sealed import unseal
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.waiting import checkpoint_of, has_ended, process_of, wait_until
@@ -28,7 +25,7 @@ WIDE = {"COLUMNS": "140", "TERM": "dumb"}
 
 @pytest.fixture
 def quick_processes(monkeypatch):
-    monkeypatch.setattr(local_processes.multiprocessing, "get_context", lambda kind: CONTEXT)
+    monkeypatch.setattr(pools.multiprocessing, "get_context", lambda kind: CONTEXT)
 
 
 def command(*arguments, code=0):
@@ -85,45 +82,6 @@ def test_failed_runs_are_reported_after_the_others(tmp_path):
     assert [one["experiment"]["parameters"]["topk"] for one in swept["failed"]] == [9]
 
 
-POISON = ("poison", "--method", "tda", "--baseline-seeds", 2, "--attack", "flood", "--attack", "noise")
-POISON += ("--images", 8, "--attacker-images", 4, "--share", 0.5)
-
-
-@pytest.mark.usefixtures("quick_processes")
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("harm", "--method", "tda", "--method", "ensemble", "--images", 6, "--seeds", 2, "--batch", 10),
-        POISON,
-        ("combinations", "--seeds", 1, "--limit", 6, "--batch", 3),
-    ],
-    ids=["harm", "poison", "combinations"],
-)
-def test_studies_in_parts_are_the_same(tmp_path, words):
-    def study(*more):
-        return json.loads(command("study", *words, *FEW, "--out", tmp_path, "--json", *more).stdout)
-
-    sequential, queued = study(), study("--jobs", 2)
-    for name in ("title", "tables", "data"):
-        assert queued[name] == sequential[name]
-    (path,) = (tmp_path / "studies").iterdir()
-    assert path.suffix == ".json"
-
-
-@pytest.mark.usefixtures("quick_processes")
-def test_a_study_that_lacks_a_part(tmp_path):
-    planned = plan(["tda"], data_options={"pictures": 6, "domains": ["fog", "neon"]})
-    own = {"method": ["tda"], "images": 6, "seeds": 1, "clean": None}
-    console = Console(quiet=True)
-    divide = divided("harm", planned, own, tmp_path, ParallelOptions(jobs=1), console)
-    with pytest.raises(FailedPartsError) as failed:
-        divide([("tda", 0), ("no such method", 0)])
-    lines = str(failed.value).splitlines()
-    assert lines[:2] == ["the study lacks some of its parts", "failed: no such method seed 0: StopIteration"]
-    assert lines[2] == f"  its log is {tmp_path / 'harm-tiny-no-such-method-seed0.log'}"
-    assert lines[-1].startswith("  | StopIteration")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -138,14 +96,6 @@ def test_a_study_that_lacks_a_part(tmp_path):
             ("compare", "--run", "--ray", "local", "--gpus-per-run", 1, "--device", "cpu"),
             "--gpus-per-run must be 0 on --device cpu, got 1",
         ),
-        (
-            ("study", "cost", "--jobs", 2),
-            "--jobs and --ray belong to the studies harm, poison and combinations, not to cost",
-        ),
-        (
-            ("study", "similarity", "--ray", "local"),
-            "belong to the studies harm, poison and combinations, not to similarity",
-        ),
     ],
 )
 def test_bad_input(arguments, message):
@@ -156,20 +106,8 @@ def test_bad_input(arguments, message):
 def test_runs_with_a_share_of_a_gpu_are_on_a_gpu():
     """Also if the machine of the command has none."""
     asked = ParallelOptions(ray="auto", gpus_per_run=0.5).check(ExperimentOptions())
-    assert asked.device == "cuda"
-    assert ParallelOptions(ray="auto").check(ExperimentOptions()).device is None
-
-
-def test_one_process_per_gpu_or_core(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(local_processes.torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(local_processes, "usable_cores", lambda: 5)
-    all_of_them = ParallelOptions(jobs=0)
-    on_gpus, on_one, on_cores = (open_executor(all_of_them, name) for name in ("cuda", "cuda:1", "cpu"))
-    assert (on_gpus._count, on_gpus._gpus) == (3, ["0", "1", "2"])
-    assert (on_one._count, on_one._gpus) == (1, [])
-    assert (on_cores._count, on_cores._gpus) == (5, [])
-    assert open_executor(ParallelOptions(jobs=7), "cuda")._count == 7
+    assert asked.fields["device"] == "cuda"
+    assert ParallelOptions(ray="auto").check(ExperimentOptions()).fields == {}
 
 
 CASES = [(signal.SIGINT, ("--jobs", "2"))]
@@ -216,8 +154,8 @@ def test_ctrl_c_stops_all_runs_and_the_same_command_resumes(tmp_path, number, qu
     assert not list(tmp_path.rglob("*.lock"))
     assert not list(tmp_path.rglob("*.log"))
     assert not path.exists()
-    facts = read_result(checkpoint_of(path))["facts"]
+    facts = json.loads(unseal(checkpoint_of(path).read_bytes())[1]["facts"])
     assert 80 < facts["done"] < 160  # not that of the first domain
-    (resumed,) = run_experiments(experiments[:1], tmp_path / "s")
+    (resumed,) = run_all(experiments[:1], tmp_path / "s")
     assert resumed["provenance"]["resumed"] == 1
     assert resumed["cost"]["images"] == 160

@@ -5,7 +5,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from tests.experiments.report.pages import read, write
+from tests.experiments.pages import read, write
 from tests.fakes.results import sample_result
 
 

@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from ramen.cli import app
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.experiments.commands.run import summary
-from ramen.experiments.run import execute, resources
-from ramen.experiments.run.results import read_result
+from ramen.experiments import run, workers
+from ramen.experiments.results import Rows, groups_of
+from ramen.experiments.store import read_result
+from ramen.experiments.tables import summary_table
 from ramen.methods._registry import list_methods
-from ramen.models.by_name import load_model
+from ramen.models.names import load_model
 from tests.fakes.results import sample_result
 
 cli = CliRunner()
@@ -29,7 +30,7 @@ def classifier():
 
 @pytest.fixture(autouse=True)
 def one_classifier(classifier, monkeypatch):
-    monkeypatch.setattr(resources, "load_model", lambda *_, **__: classifier)
+    monkeypatch.setattr(run, "load_model", lambda *_, **__: classifier)
 
 
 def test_from_the_command_line_to_the_file(tmp_path):
@@ -67,10 +68,9 @@ def test_the_table_over_seeds():
         result["scores"]["difference"]["points"] = average - 60
         result["scores"]["changes"]["repaired"] = repaired
         result["cost"]["ms_an_image"] = 3.0
-    skipped = {"kind": "skipped", "experiment": {}, "reason": "no text"}
-    table = summary([*results, skipped, sample_result("tent")])
-    assert len(table.rows) == 2
-    texts = [cell.text for cell in table.rows[0]]
+    table = summary_table(Rows(groups_of([*results, sample_result("tent")])))
+    assert len(table) == 2
+    texts = [cell.text for cell in table.cells()[0]]
     assert texts == ["Ramen", "71.00 ± 1.00", "+11.00 ± 0.80", "20", "24", "7.50 ± 0.00", "3.00 ± 0.00", "3"]
 
 
@@ -100,7 +100,7 @@ def test_everything_runs_on_the_tiny_model(tmp_path):
     ],
 )
 def test_wrong_input(tmp_path, arguments, message, monkeypatch):
-    monkeypatch.setattr(resources, "load_model", load_model)
+    monkeypatch.setattr(run, "load_model", load_model)
     result = cli.invoke(app, ["run", *arguments, "--out", str(tmp_path)], env={"COLUMNS": "300"})
     assert result.exit_code == 2
     assert message in result.output
@@ -108,10 +108,10 @@ def test_wrong_input(tmp_path, arguments, message, monkeypatch):
 
 
 def test_ctrl_c_ends_with_the_usual_status(tmp_path, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute.ExperimentRunner, "result", interrupt)
+    monkeypatch.setattr(workers, "run", interrupt)
     assert cli.invoke(app, ["run", *SMALL, "--out", str(tmp_path)]).exit_code == 130
 
 

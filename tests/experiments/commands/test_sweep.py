@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.experiments.run import execute as experiment_runner
+from ramen.experiments import workers
 from tests.fakes.results import sample_result
 
 cli = CliRunner()
@@ -37,10 +37,10 @@ def test_a_real_sweep_shares_runs_with_a_real_comparison(tmp_path) -> None:
     assert all(Path(figure).stat().st_size > 5000 for figure in content["figures"])
     assert topk["rows"][1]["measured"] == ablation["rows"][3]["measured"]  # the preset's
 
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "tiny").rglob("*.json")}
     assert len(before) == 2 + 3 + 2  # two values, three more variants, two references
     compared = ramen("compare", "--run", "--method", "ramen", "--method", "entmin", *common, "--json")
-    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*.json")}
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "tiny").rglob("*.json")}
     assert after == before
     rows = {row["method"]: row for row in json.loads(compared.stdout)["tables"][1]["rows"]}
     assert rows["ramen"]["measured"] == topk["rows"][1]["measured"]
@@ -50,14 +50,14 @@ def test_a_real_sweep_shares_runs_with_a_real_comparison(tmp_path) -> None:
 def test_placement_has_tables_of_cost_and_points_are_shared(tmp_path, monkeypatch) -> None:
     asked = []
 
-    def run_experiments(experiments, out, *, console, on_missing):
+    def run_all(experiments, out, *, on_missing, **where):
         asked.extend(one.key() for one in experiments)
         results = [sample_result(one.method, seed=one.seed) for one in experiments]
         return [
             {**result, "experiment": one.identity()} for one, result in zip(experiments, results, strict=True)
         ]
 
-    monkeypatch.setattr(experiment_runner, "run_experiments", run_experiments)
+    monkeypatch.setattr(workers, "run_all", run_all)
     options = ("--data", "cifar100c", "--root", "x", "--device", "cpu", "--store", tmp_path)
     vary = ("--vary", "placement", "--vary", "topk=1,5")
     tables = json.loads(ramen("sweep", *vary, *options, "--json").stdout)["tables"]

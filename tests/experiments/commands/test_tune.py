@@ -3,11 +3,15 @@
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from ramen import create, information
 from ramen.cli import app
 from ramen.data.corruptions import EXTRA_CORRUPTIONS
-from ramen.experiments.run.results import read_result
+from ramen.experiments.experiment import plan
+from ramen.experiments.run import Loaded
+from ramen.experiments.store import read_result
 
 FEW = ("--data-set", "pictures=4", "--device", "cpu", "--batch", "8")
 SPACES = "budget = 2\n[default]\nlr = [1e-3, 0.3]\n[tda]\npositive_alpha = [0.5, 1.0]\n"
@@ -139,8 +143,74 @@ def test_a_stream_of_the_search_is_refused(searched, tmp_path):
         (("--method", "tent", "--set", "lr=1"), "--set tent.lr: this parameter is to be chosen"),
         (("--spaces", "nothing.toml"), "there is no file nothing.toml"),
         (("--jobs", "1", "--ray", "local"), "--jobs and --ray exclude each other"),
+        (("--images", "5"), "--images"),
+        (("--without-labels", "--seed", "1", "--seed", "2"), "--seed"),
+        (("--without-labels", "--ray", "local", "--method", "ensemble"), "--ray"),
     ],
 )
 def test_mistakes_are_reported_before_anything_runs(tmp_path, words, message):
     assert message in complaint("tune", *words, "--store", tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def chosen_blindly(tmp_path_factory):
+    """Settings of two methods chosen on the first 40 images of a stream of 54."""
+    folder = tmp_path_factory.mktemp("blind")
+    (folder / "spaces.toml").write_text("budget = 3\n[default]\nlr = [1e-4, 0.03, 0.5]\n")
+    words = ["tune", "--without-labels", "--images", 40, *STREAM, "--spaces", folder / "spaces.toml"]
+    words += ["--method", "tent", "--method", "entmin", "--store", folder / "store", "--json"]
+    return folder, words, json.loads(ramen(*words).stdout)
+
+
+STREAM = ("--data-set", "pictures=3", "--data-set", "classes=['cat', 'house', 'tree', 'star']")
+STREAM += ("--device", "cpu", "--batch", "16")
+
+
+def test_what_is_chosen_without_labels(chosen_blindly):
+    _, _, result = chosen_blindly
+    data = result["data"]
+    (experiment,) = plan(
+        ["tent"], data_options={"pictures": 3, "classes": ["cat", "house", "tree", "star"]}, batch=16
+    )
+    resources = Loaded()
+    stream = resources.stream(experiment)
+    classifier = resources.classifier(experiment, stream.dataset.classes)
+    images = classifier.preprocess(stream.read(slice(0, 40)))
+    for name in ("tent", "entmin"):
+        trials = data["methods"][name]["trials"]
+        for trial in trials:
+            method = create(name, classifier, **trial["parameters"])
+            logits = torch.cat([method.predict(batch).logits for batch in images.split(16)])
+            assert trial["information"] == pytest.approx(float(information(logits)), abs=1e-6)
+        allowed = [trial for trial in trials if trial["movement"] <= 0.7]
+        assert 0 < len(allowed) <= len(trials)
+        most = max(allowed, key=lambda trial: trial["information"])
+        assert data["methods"][name]["chosen"] == most["setting"]
+    assert trials[0]["movement"] < trials[1]["movement"]
+
+
+def test_it_resumes_without_labels(chosen_blindly, tmp_path):
+    folder, words, result = chosen_blindly
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob(".unlabelled/*.json")}
+    assert len(files) == 6
+    next(iter(files)).unlink()
+    again = json.loads(ramen(*words, "--jobs", 1).stdout)
+    changed = {path for path, time in files.items() if path.stat().st_mtime_ns != time}
+    assert changed == {next(iter(files))}
+    for method, one in again["data"]["methods"].items():
+        assert one["chosen"] == result["data"]["methods"][method]["chosen"]
+
+
+def test_the_first_images_count_in_the_score(chosen_blindly, tmp_path):
+    folder, _, result = chosen_blindly
+    (file,) = (folder / "store" / "tuning").glob("*.json")
+    ramen("run", *STREAM, "--method", "tent", "--out", tmp_path, "--tuned", file)
+    (path,) = tmp_path.rglob("*.json")
+    run = read_result(path)
+    assert sum(run["scores"]["images"].values()) == run["provenance"]["stream"]["pictures"] > 40
+    assert run["tuned"]["labels"] is False
+    assert run["tuned"]["parameters"] == result["data"]["methods"]["tent"]["chosen"]
+    refused = complaint("run", *STREAM, "--method", "tent", "--out", tmp_path, "--tuned", file, "--seed", 1)
+    assert "--tuned" in refused
+    assert "seed" in refused

@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.serve.commands.serve import make_request
+from ramen.serve.command import make_request
+from ramen.serve.http.auth import create_token
 from ramen.serve.http.server import bind
-from ramen.serve.http.tokens import create_token
 from tests.helpers.classify_process import ClassifyProcess
 from tests.helpers.drawing_files import CLASSES, write_drawings
 
@@ -100,9 +100,7 @@ def test_how_many_http_processes_there_are(monkeypatch) -> None:
     request = make_request(
         {"model": None, "method": "ramen", "no_auth": True},
         *(None, [], []),
-        {"max_queue_bytes": 1000},
-        {"max_body_bytes": 2000},
-        None,
+        {"max_queue_bytes": 1000, "max_body_bytes": 2000},
     )
     found = {}
     for cores in (4, 8, 15, 16, 64):
@@ -121,9 +119,7 @@ def test_options_reach_the_service() -> None:
         None,
         ["a drawing of {}"],
         ["topk=3"],
-        {"max_queue_bytes": 1000, "max_batch": 7},
-        {"max_body_bytes": 2000},
-        500,
+        {"max_queue_bytes": 1000, "max_batch": 7, "max_body_bytes": 2000, "max_pixels": 500},
     )
     assert (request.model, len(request.classes), request.parameters) == ("tiny", 24, {"topk": 3})
     assert request.templates == ("a drawing of {}",)

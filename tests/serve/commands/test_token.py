@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.serve.http.tokens import TokenFile
+from ramen.serve.http.auth import TokenFile
 
 
 def run(*arguments: object) -> tuple[int, str, str]:

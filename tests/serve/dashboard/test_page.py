@@ -2,7 +2,7 @@ import base64
 import hashlib
 import re
 
-from ramen.serve.dashboard import dashboard_csp, dashboard_page
+from ramen.serve.http.dashboard import dashboard_csp, dashboard_page
 
 
 def contents(tag: str) -> list[str]:

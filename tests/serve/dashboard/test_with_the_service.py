@@ -3,11 +3,11 @@
 import urllib.request
 from pathlib import Path
 
-from ramen.serve.dashboard import dashboard_csp
-from ramen.serve.engine.stream_info import ChangedImage
+from ramen.client.operations import ChangedImage
 from ramen.serve.http.app import create_app
+from ramen.serve.http.auth import create_token
+from ramen.serve.http.dashboard import dashboard_csp
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.http.tokens import create_token
 from tests.fakes.backends import FakeBackend
 from tests.fakes.http_service import jpeg
 from tests.helpers.given_images import drop_image

@@ -1,7 +1,9 @@
 """What is decoded, in which order, and how far ahead."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,16 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from ramen.client.operations import SentImage
 from ramen.images.preprocess import Preprocess
-from ramen.serve.decoders import DecodedSource
-from ramen.serve.engine.answers import SentImage
-from ramen.serve.engine.decoding_threads import DecodingThreads, even_pieces
+from ramen.predict.decoding import DecodedSource
+from ramen.serve.engine.decoding_threads import (
+    DecodingMemory,
+    DecodingThreads,
+    decoding_bytes,
+    even_pieces,
+)
 from ramen.serve.engine.group_decoding import DecodedSlot
 from ramen.serve.engine.pixel_rows import PixelRows, Pixels, Size
-from ramen.serve.engine.served_stream import ServedStream
+from ramen.serve.engine.scheduler import Request, Scheduler
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.ticket import Ticket
-from ramen.serve.engine.waiting_room import WaitingRoom
+from ramen.serve.engine.stream import Stream
+from tests.helpers.photos import encoded, photo
 
 PATIENCE = 60
 
@@ -68,16 +75,16 @@ class Decoding:
     """Threads, a decoder and a room."""
 
     def __init__(self, threads: int, ahead: int, files_per_turn: int, resizes: bool) -> None:
-        self.room = WaitingRoom(EngineSettings(), lambda: 0.0)
+        self.scheduler = Scheduler(EngineSettings())
         self.decoder: Any = SlowDecoder()
-        self.done: list[Ticket] = []
+        self.done: list[Request] = []
         self.errors: list[str] = []
         self.sizes: list[list[tuple[int, ...]]] = []  # of the pixels of each ticket
         rows = PixelRows(Preprocess((2, 2)), torch.device("cpu"), resizes=resizes)
         self.threads = DecodingThreads([self.decoder] * threads, rows, files_per_turn, ahead, self._finished)
         self._one_done = threading.Semaphore(0)
 
-    def _finished(self, ticket: Ticket, sources: list[DecodedSource]) -> None:
+    def _finished(self, ticket: Request, sources: list[DecodedSource]) -> None:
         assert [source.key for source in sources] == [image.key for image in ticket.images]
         self.errors += [source.error for source in sources if source.error is not None]
         good = [source for source in sources if source.error is None]
@@ -90,9 +97,9 @@ class Decoding:
         self.done.append(ticket)
         self._one_done.release()
 
-    def add(self, stream: ServedStream, *keys: str) -> Ticket:
-        ticket = Ticket(stream, [SentImage(key, b"x") for key in keys], None, self.room)
-        self.room.admit(ticket)
+    def add(self, stream: Stream, *keys: str) -> Request:
+        ticket = Request(stream, [SentImage(key, b"x") for key in keys], None, Future())  # type: ignore[arg-type]
+        self.scheduler.put(ticket)
         self.threads.start(ticket)
         return ticket
 
@@ -121,7 +128,7 @@ def test_decoders_start_before_the_first_image() -> None:
 
 
 def test_streams_take_turns() -> None:
-    loud, quiet = ServedStream("loud"), ServedStream("quiet")
+    loud, quiet = Stream("loud"), Stream("quiet")
     with decoding() as one:
         one.add(loud, "0")
         one.decoder.wait(1)  # the only thread is busy with it
@@ -135,40 +142,41 @@ def test_streams_take_turns() -> None:
 
 
 def test_no_more_is_decoded_than_is_soon_needed() -> None:
-    stream = ServedStream("a")
+    stream = Stream("a")
     with decoding(threads=2, ahead=3) as one:
         one.decoder.allowed.release(100)
         tickets = [one.add(stream, f"{number}a", f"{number}b") for number in range(5)]
         one.wait_for_tickets(2)
         assert not one._one_done.acquire(timeout=0.3)  # four images wait: more than three
         assert len(one.decoder.keys) == 4
-        assert tickets[0].cancel()
+        one.scheduler.cancel(tickets[0])
         one.wait_for_tickets(1)
         assert set(one.done) == set(tickets[:3])
 
 
 def test_batches_that_are_taken_make_room() -> None:
-    stream = ServedStream("a")
-    stream.resident = object()  # type: ignore[assignment]
+    stream = Stream("a")
+    stream.loaded = object()  # type: ignore[assignment]
     with decoding(threads=1, ahead=1) as one:
         one.decoder.allowed.release(100)
         tickets = [one.add(stream, str(number)) for number in range(3)]
         for ticket in tickets:
             one.wait_for_tickets(1)
-            one.room.decoded(ticket, [DecodedSource("", np.zeros((3, 2, 2), np.uint8))])
-            batch = one.room.take()
+            one.scheduler.decoded(ticket, [DecodedSource("", np.zeros((3, 2, 2), np.uint8))])
+            batch, _ = one.scheduler.take(time.monotonic() + 1)
             assert batch == [ticket]
             one.threads.answering()
-            one.room.finish(batch)
+            one.scheduler.done(batch)
+            one.scheduler.saved(batch)
 
 
 def test_tickets_that_nobody_wants_are_not_decoded() -> None:
-    stream = ServedStream("a")
+    stream = Stream("a")
     with decoding() as one:
         one.add(stream, "0")
         one.decoder.wait(1)
         unwanted, wanted = one.add(stream, "1"), one.add(stream, "2")
-        assert unwanted.cancel()
+        one.scheduler.cancel(unwanted)
         one.decoder.allowed.release(100)
         one.wait_for_tickets(2)
         assert one.decoder.keys == ["0", "2"]
@@ -177,7 +185,7 @@ def test_tickets_that_nobody_wants_are_not_decoded() -> None:
 
 def test_closing_decodes_what_is_left() -> None:
     with decoding(threads=3, ahead=2) as one:
-        tickets = [one.add(ServedStream(str(number)), "x", "y") for number in range(6)]
+        tickets = [one.add(Stream(str(number)), "x", "y") for number in range(6)]
         one.decoder.allowed.release(100)
         one.threads.close()
         assert sorted(map(id, one.done)) == sorted(map(id, tickets))
@@ -186,8 +194,8 @@ def test_closing_decodes_what_is_left() -> None:
 def test_images_that_cannot_be_decoded_leave_no_row() -> None:
     with decoding(threads=2, files_per_turn=2) as one:
         one.decoder.allowed.release(100)
-        mixed = one.add(ServedStream("a"), "1", "bad", "2", "bad", "3")
-        bad = one.add(ServedStream("b"), "bad")
+        mixed = one.add(Stream("a"), "1", "bad", "2", "bad", "3")
+        bad = one.add(Stream("b"), "bad")
         one.wait_for_tickets(2)
         assert [len(group.pixels) for group in mixed.pixels] == [3]
         assert not bad.pixels
@@ -197,15 +205,15 @@ def test_images_that_cannot_be_decoded_leave_no_row() -> None:
 def test_a_decoder_that_fails_is_an_error_of_its_images() -> None:
     with decoding() as one:
         one.decoder.allowed.release(100)
-        one.add(ServedStream("a"), "raises")
-        after = one.add(ServedStream("a"), "1")
+        one.add(Stream("a"), "raises")
+        after = one.add(Stream("a"), "1")
         one.wait_for_tickets(2)
         assert one.errors == ["raises cannot be decoded: no memory"]
         assert after.pixels is not None
 
 
 def test_images_of_the_usual_size_are_left_as_they_are() -> None:
-    stream, other = ServedStream("a"), ServedStream("b")
+    stream, other = Stream("a"), Stream("b")
     with decoding(resizes=True) as one:
         one.decoder.allowed.release(100)
         for keys in (("0", "1"), ("2", "wide 3", "4"), ("bad", "5"), ("wide 6", "7"), ("wide 8", "wide 9")):
@@ -234,3 +242,36 @@ def test_pieces_keep_all_threads_busy(images: int, most: int, threads: int, leng
     pieces = even_pieces(images, most, threads)
     assert [len(range(images)[piece]) for piece in pieces] == lengths
     assert [place for piece in pieces for place in range(images)[piece]] == list(range(images))
+
+
+def test_large_images_are_decoded_one_after_the_other() -> None:
+    memory, taken, give_back = DecodingMemory(100), threading.Semaphore(0), threading.Event()
+
+    def decode(nbytes: int) -> None:
+        with memory.taken(nbytes):
+            taken.release()
+            assert give_back.wait(PATIENCE)
+
+    threads = [threading.Thread(target=decode, args=(nbytes,)) for nbytes in (60, 40, 60, 1000)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        assert taken.acquire(timeout=PATIENCE if number < 2 else 0.1) == (number < 2)
+    give_back.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "BMP"])
+def test_what_decoding_takes_is_read_from_the_header(kind: str) -> None:
+    content = encoded(photo(1, (300, 200)), kind)
+    for data in (content, np.frombuffer(content, np.uint8)):
+        assert decoding_bytes(SentImage("x", data)) == 8 * 300 * 200
+
+
+def test_what_decoding_takes_without_such_a_header() -> None:
+    photograph = encoded(photo(1, (640, 480)), "JPEG")
+    assert decoding_bytes(SentImage("x", photograph)) >= 8 * 640 * 480
+    assert decoding_bytes(SentImage("x", b"")) == 0
+    assert decoding_bytes(SentImage("x", b"\x89PNG")) >= 0
+    assert decoding_bytes(SentImage("x", np.zeros((2000, 2000, 3), np.uint8))) == 0

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ramen.serve.engine.errors import OverloadedError
+from ramen.client.operations import ServerOverloadedError
 from tests.helpers.sent_images import sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.serve.engine.engines import PATIENCE, ask, engine
@@ -58,7 +58,7 @@ def test_overload_is_refused_and_the_engine_recovers(clf) -> None:
             started = time.monotonic()
             try:
                 accepted.append(where.submit("a", sent(seed)))
-            except OverloadedError as error:
+            except ServerOverloadedError as error:
                 refused.append(error.retry_after)
             slow = max(slow, time.monotonic() - started)
             assert where.statistics().waiting_images <= 16

@@ -8,15 +8,16 @@ import torch
 
 import ramen
 from ramen import testing
+from ramen.client.operations import ServerError
 from ramen.serve.engine import computing
-from ramen.serve.engine.errors import EngineError
+from ramen.serve.engine import engine as engine_module
 from tests.helpers.sent_images import sent
 from tests.serve.engine.engines import PATIENCE, ask, engine
 
 
 def break_method(where, stream: str, error: Exception) -> None:
     """The stream's own work raises from now on."""
-    method = where._table.find(stream).resident.method
+    method = where.engine._streams.known(stream).loaded.method
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise error
@@ -107,9 +108,9 @@ def test_a_defect_of_the_engine_itself_does_not_stop_it(clf, monkeypatch) -> Non
     with engine(clf) as where:
         ask(where, "a", 1)
         with monkeypatch.context() as patch:
-            patch.setattr(computing, "_parts", None)
+            patch.setattr(engine_module, "parts_of", None)
             ticket = where.submit("a", sent(2))
-            with pytest.raises(EngineError, match="could not be answered"):
+            with pytest.raises(ServerError, match="could not be answered"):
                 ticket.future.result(PATIENCE)
         assert ask(where, "a", 3)[0].result.adapted
         assert where.statistics().waiting_images == 0
@@ -122,9 +123,9 @@ def test_a_disk_that_is_full_costs_no_answer(clf, tmp_path: Path, monkeypatch) -
     with engine(clf, state=str(tmp_path), save_every="batch") as where:
         ask(where, "a", 1)
         with monkeypatch.context() as patch:
-            patch.setattr("ramen.serve.store.segments.os.write", no_room)
+            patch.setattr("ramen.state.segments.os.write", no_room)
             assert all(ask(where, "a", seed)[0].result.adapted for seed in range(2, 6))
-            with pytest.raises(EngineError, match="No space left"):
+            with pytest.raises(ServerError, match="No space left"):
                 where.snapshot("a")
             assert where.statistics().store_failures > 0
         where.snapshot("a")
@@ -141,5 +142,5 @@ def test_a_stream_is_answered_though_its_folder_cannot_be_made(clf, tmp_path: Pa
         assert first.adapted
         assert second.state_version == 2
         assert where.statistics().store_failures > 0
-        with pytest.raises(EngineError, match="cannot be written"):
+        with pytest.raises(ServerError, match="cannot be written"):
             where.snapshot("a")

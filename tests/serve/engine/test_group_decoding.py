@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ramen.client.operations import SentImage
 from ramen.images.decoding import DecodingSettings
 from ramen.images.preprocess import Preprocess
-from ramen.serve.decoders import Decoder
-from ramen.serve.engine.answers import SentImage
+from ramen.predict.decoding import Decoder
 from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, InProcess, InThread
 from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
 

@@ -1,7 +1,7 @@
 import pytest
 
-from ramen.serve.engine.errors import BadRequestError
-from ramen.serve.engine.names import check_class_names, check_stream_name
+from ramen.client.operations import InvalidRequestError, check_stream_name
+from ramen.serve.engine.streams import check_class_names
 
 
 @pytest.mark.parametrize("name", ["a", "7", "camera-1", "Tenant_3.left", "x" * 64])
@@ -13,12 +13,12 @@ def test_good_names(name: str) -> None:
     "name", ["", ".", "..", ".hidden", "-a", "_a", "a/b", "a\\b", "a b", "é", "a\n", "a\0", "x" * 65, None, 7]
 )
 def test_names_that_could_be_paths_or_worse_are_refused(name: object) -> None:
-    with pytest.raises(BadRequestError, match="a stream's name must be 1 to 64 letters"):
+    with pytest.raises(InvalidRequestError, match="a stream's name must be 1 to 64 letters"):
         check_stream_name(name)
 
 
 def test_messages_do_not_repeat_endless_names() -> None:
-    with pytest.raises(BadRequestError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         check_stream_name("/" * 10_000)
     assert len(str(caught.value)) < 300
 
@@ -41,5 +41,5 @@ def test_class_names_are_those_that_the_classifier_will_have() -> None:
     ],
 )
 def test_other_class_names_are_refused(classes: object, message: str) -> None:
-    with pytest.raises(BadRequestError, match=message):
+    with pytest.raises(InvalidRequestError, match=message):
         check_class_names(classes)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ramen.serve.engine.computing import BegunBatch
-from ramen.serve.store import open_store
+from ramen.state import open_store
 from tests.helpers.sent_images import sent
 from tests.serve.engine.engines import PATIENCE, engine, make
 
@@ -44,18 +43,18 @@ class Watched:
         self.begun: list[int] = []  # images
         self.allowed = threading.Semaphore(0)
         self.came = threading.Semaphore(0)
-        begin, finish = where._computing.begin, where._computing.finish
+        begin, finish = where.engine._computing._begin, where.engine._computing._finish
 
-        def watched_begin(tickets) -> BegunBatch:
-            self.begun.append(sum(map(len, tickets)))
+        def watched_begin(parts) -> float:
+            self.begun.append(sum(map(len, parts)))
             self.came.release()
-            return begin(tickets)
+            return begin(parts)
 
-        def watched_finish(*args) -> None:
+        def watched_finish(parts) -> None:
             assert self.allowed.acquire(timeout=PATIENCE)
-            finish(*args)
+            finish(parts)
 
-        where._computing.begin, where._computing.finish = watched_begin, watched_finish
+        where.engine._computing._begin, where.engine._computing._finish = watched_begin, watched_finish
 
     def wait(self, batches: int) -> None:
         for _ in range(batches):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from ramen.client.operations import SentImage
 from ramen.images.preprocess import Preprocess
-from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.pixel_rows import PixelGroup, PixelRows, as_one
 from ramen.serve.shared_memory import Lender, SharedRegion
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ramen.serve.engine.rates import Rates
+from ramen.serve.engine.statistics import Rates
 
 
 class Clock:

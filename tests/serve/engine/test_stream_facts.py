@@ -1,12 +1,12 @@
 import json
+from dataclasses import replace
 
 import pytest
 
-from ramen.serve.engine.stream_facts import StreamFacts
-from ramen.serve.engine.stream_info import FeedbackCounts
-from tests.fakes.served_results import answer, failure
+from ramen.client.operations import FeedbackCounts
+from ramen.serve.engine.stream import DamagedFactsError, StreamFacts
 
-FACTS = StreamFacts(("a", "b"), 100.0, 200.0, 7, 3, 2, 1, FeedbackCounts(4, 3, 2, 1), 1000)
+FACTS = StreamFacts(("a", "b"), 100.0, 200.0, 7, 3, 2, 1, FeedbackCounts(4, 3, 2, 1), 1000, 6)
 
 
 def test_round_trip() -> None:
@@ -16,25 +16,46 @@ def test_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged", [b"", b"{", b"[]", b"null", b"{}", FACTS.to_json()[:-20], b'{"images": "x"}', b"\xff\xfe"]
+    "damaged",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        FACTS.to_json()[:-20],
+        b'{"images": "x"}',
+        b"\xff\xfe",
+        b"1e999",
+        b"[" * 300_000,
+    ],
 )
 def test_damage_is_found(damaged: bytes) -> None:
-    with pytest.raises(ValueError, match="facts of a stream cannot be read"):
+    with pytest.raises(DamagedFactsError):
         StreamFacts.from_json(damaged)
 
 
 def test_each_fact_must_have_its_type() -> None:
     values = json.loads(FACTS.to_json())
     for name in values:
-        with pytest.raises(ValueError, match="cannot be read"):
+        with pytest.raises(DamagedFactsError):
             StreamFacts.from_json(json.dumps({**values, name: {"no": "such"}, "images": "x"}).encode())
 
 
-def test_answers_are_counted() -> None:
-    results = [answer("x", "cat", "cat"), answer("y", "cat", "dog"), failure("z")]
-    found = FACTS.with_answers(results, 1)
-    assert (found.images, found.changed, found.fallbacks, found.errors) == (9, 4, 3, 2)
-    assert found.last_used > 200
+def test_each_changed_byte_is_found() -> None:
+    content = FACTS.to_json()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        with pytest.raises(DamagedFactsError):
+            StreamFacts.from_json(bytes(damaged))
+
+
+def test_facts_of_version_0_2_have_no_checksum() -> None:
+    values = json.loads(FACTS.to_json())
+    for name in ("sha256", "saved"):
+        del values[name]
+    assert StreamFacts.from_json(json.dumps(values).encode()) == replace(FACTS, saved=0)
 
 
 def test_reset() -> None:

@@ -1,5 +1,6 @@
 """Creating, listing, resetting and deleting streams, their classes, and true labels."""
 
+import asyncio
 import io
 from pathlib import Path
 
@@ -9,8 +10,7 @@ from PIL import Image
 
 import ramen
 from ramen import testing
-from ramen.serve.engine.errors import BadRequestError, StreamExistsError, UnknownStreamError
-from ramen.serve.engine.stream_info import FeedbackCounts
+from ramen.client.operations import ConflictError, FeedbackCounts, InvalidRequestError, NoSuchStreamError
 from tests.helpers.sent_images import sent
 from tests.serve.engine.engines import PARAMETERS, PATIENCE, ask, engine, make
 
@@ -28,9 +28,9 @@ def test_create(clf) -> None:
         assert not is_new
         assert again.images == 1
         assert not where.create_stream("a", list(clf.classes))[1]
-        with pytest.raises(StreamExistsError, match="other classes"):
+        with pytest.raises(ConflictError, match="other classes"):
             where.create_stream("a", ["cat", "dog"])
-        with pytest.raises(BadRequestError, match="name"):
+        with pytest.raises(InvalidRequestError, match="name"):
             where.create_stream("a/b")
 
 
@@ -59,9 +59,9 @@ def test_impossible_classes_change_nothing(clf) -> None:
     with engine(without_text) as where:
         assert not where.model.can_set_classes
         ask(where, "a", 1)
-        with pytest.raises(BadRequestError, match="text encoder"):
+        with pytest.raises(InvalidRequestError, match="text encoder"):
             where.create_stream("b", ["cat", "dog"])
-        with pytest.raises(BadRequestError, match="text encoder"):
+        with pytest.raises(InvalidRequestError, match="text encoder"):
             where.set_classes("a", ["cat", "dog"])
         assert [info.name for info in where.streams()] == ["a"]
         assert where.stream("a").images == 1
@@ -76,7 +76,7 @@ def test_set_classes_forgets_what_was_learned_with_the_old_ones(clf, tmp_path: P
         assert ask(where, "a", 2)[0].result.label in ("cat", "dog")
         assert where.set_classes("a", ["cat", "dog"]).images == 1  # they are the same: nothing happens
         assert where.feedback("a", [(before.id, "cat")]) == FeedbackCounts(unknown=1)
-        with pytest.raises(UnknownStreamError):
+        with pytest.raises(NoSuchStreamError):
             where.set_classes("b", ["cat"])
     with engine(clf, state=str(tmp_path)) as where:
         assert where.stream("a").classes == ("cat", "dog")
@@ -121,11 +121,11 @@ def test_delete(clf, tmp_path: Path) -> None:
         ask(where, "b", 1)
         waiting = where.submit("a", sent(2))
         where.delete("a")
-        assert isinstance(waiting.future.exception(PATIENCE), UnknownStreamError)
+        assert isinstance(waiting.future.exception(PATIENCE), NoSuchStreamError)
         assert [info.name for info in where.streams()] == ["b"]
         assert not (tmp_path / "streams" / "a").exists()
         for attempt in (where.stream, where.delete, where.reset, where.snapshot, where.activity):
-            with pytest.raises(UnknownStreamError, match="no stream 'a'"):
+            with pytest.raises(NoSuchStreamError, match="no stream 'a'"):
                 attempt("a")
         assert ask(where, "a", 1)[0].result.state_version == 1  # a new one
 
@@ -161,7 +161,7 @@ def test_true_labels(clf, tmp_path: Path) -> None:
         zero_shot += sum(r.zero_shot_label == label for r, (_, label) in zip(results[6:], wrong, strict=True))
         assert counts == FeedbackCounts(labels=12, correct=6, zero_shot_correct=zero_shot, unknown=4)
         assert where.stream("a").feedback == counts
-        with pytest.raises(BadRequestError, match="'cow' is none of the classes of stream 'a'"):
+        with pytest.raises(InvalidRequestError, match="'cow' is none of the classes of stream 'a'"):
             where.feedback("a", [(answers[0].id, "class 0"), (answers[1].id, "cow")])
         assert where.stream("a").feedback == counts
     with engine(clf, state=str(tmp_path)) as where:
@@ -169,10 +169,18 @@ def test_true_labels(clf, tmp_path: Path) -> None:
         assert where.feedback("a", right[:1]).unknown == 5  # answers are forgotten, counts are not
 
 
+def wait_for_thumbnails(where) -> None:
+    async def all_made() -> None:
+        while where.engine._tasks - {asyncio.current_task()}:
+            await asyncio.sleep(0.01)
+
+    where.run(all_made())
+
+
 def test_activity(clf) -> None:
     with engine(clf, keep_changed=2, parameters={**PARAMETERS, "lr": 0.1}) as where:
         results = [answer.result for n in range(0, 160, 8) for answer in ask(where, "a", *range(n, n + 8))]
-        where._thumbnails.submit(int).result(PATIENCE)  # the ones before it are done
+        wait_for_thumbnails(where)
         found = where.activity("a")
     changed = [result for result in results if result.changed]
     assert len(changed) > 2

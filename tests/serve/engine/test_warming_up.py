@@ -5,8 +5,8 @@ import torch
 
 from ramen import testing
 from ramen.memory.retrieval import Memory
-from ramen.serve.batch_answers import BatchAnswers
-from ramen.serve.engine import computing, warming_up
+from ramen.predict.answers import BatchAnswers, PendingAnswers, begin_together
+from ramen.serve.engine import computing
 from tests.serve.engine.engines import ask, engine, make
 
 
@@ -15,13 +15,13 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     gpu = computing._batch_sizes
     monkeypatch.setattr(computing, "_batch_sizes", lambda settings, _: gpu(settings, torch.device("cuda")))
     begun: list[list[int]] = []
-    plain = computing.BatchComputing.begin_blank
+    plain = computing.Computing.begin_blank
 
     def begin(self, answers, tickets):
         begun.append(list(tickets))
         return plain(self, answers, tickets)
 
-    monkeypatch.setattr(computing.BatchComputing, "begin_blank", begin)
+    monkeypatch.setattr(computing.Computing, "begin_blank", begin)
     return begun
 
 
@@ -35,7 +35,7 @@ def test_batches_of_every_size_and_no_trace_of_them(clf, monkeypatch: pytest.Mon
     assert {sum(tickets) for tickets in begun} == set(range(1, 7))
     assert sum(begun[0]) == 6  # the largest first
     for size in (1, 2, 4, 6):
-        assert sum(sum(tickets) == size for tickets in begun) > warming_up.CALLS_TO_RECORD
+        assert sum(sum(tickets) == size for tickets in begun) > computing.CALLS_TO_RECORD
     assert [6] in begun
     assert [1, 5] in begun  # joined on their way
     assert [one.label for one in found] == [one.label for one in expected]
@@ -44,22 +44,22 @@ def test_batches_of_every_size_and_no_trace_of_them(clf, monkeypatch: pytest.Mon
 
 def test_what_is_not_necessary_is_left_out_if_it_takes_long(clf, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = as_on_a_gpu(monkeypatch)
-    monkeypatch.setattr(warming_up, "_SECONDS", -1.0)
+    monkeypatch.setattr(computing, "_WARM_UP_SECONDS", -1.0)
     with engine(clf, max_batch=6):
         assert {sum(tickets) for tickets in begun} == {1, 2, 4, 6}
 
 
 def test_few_of_many_counts() -> None:
-    assert list(warming_up._others([])) == []
-    assert list(warming_up._others([1, 2, 4, 5])) == [3]
-    counts = list(warming_up._others([2**n for n in range(11)]))
-    assert len(counts) <= 2 * warming_up._MOST_COUNTS
+    assert list(computing._other_counts([])) == []
+    assert list(computing._other_counts([1, 2, 4, 5])) == [3]
+    counts = list(computing._other_counts([2**n for n in range(11)]))
+    assert len(counts) <= 2 * computing._MOST_COUNTS
     assert max(counts) < 1024
 
 
 def test_nothing_on_a_cpu(clf, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
-    monkeypatch.setattr(computing.BatchComputing, "begin_blank", lambda *given: begun.append(given))
+    monkeypatch.setattr(computing.Computing, "begin_blank", lambda *given: begun.append(given))
     monkeypatch.setattr(Memory, "rehearsal", lambda *given: begun.append(given))  # it would grow to its limit
     with engine(clf, max_batch=6):
         assert begun == []
@@ -98,11 +98,13 @@ def test_answers_keep_no_pinned_memory(clf) -> None:
     """What a batch was fetched into is free as soon as its answers are made."""
     answers = BatchAnswers(make(clf), all_probabilities=True)
     pixels = torch.zeros(2, 3, *clf.image_size, dtype=torch.uint8)
-    pending = answers._pending(answers._predict(pixels))
-    found = answers._collected(["a", "b"], pending)
+    (pending,) = begin_together([answers], [answers._predict(pixels)])
+    assert isinstance(pending, PendingAnswers)
+    found = answers.finish(pending)
+    assert found is not None
+    assert found.probabilities is not None
     assert pending.probabilities is not None
     fetched = pending.probabilities.numpy()
     for own, row in zip(found.probabilities, fetched, strict=True):
-        assert own is not None
         assert (own == row).all()
         assert own.ctypes.data != row.ctypes.data

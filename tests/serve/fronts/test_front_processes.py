@@ -13,6 +13,7 @@ import pytest
 
 import ramen
 from ramen import testing
+from ramen.client.operations import GetStream
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.fronts.front_processes import (
@@ -26,6 +27,7 @@ from ramen.serve.http.settings import HttpSettings
 from tests.fakes.failing_front import EXIT_CODE, fail
 from tests.helpers.running_server import PATIENCE, wait_until
 from tests.helpers.sent_images import pixels, sent
+from tests.serve.engine.engines import engine, loop_engine, on_its_loop
 
 FRONTS = 2
 PARAMETERS = {"capacity": 6, "topk": 2, "beta": 5.0, "lr": 1e-2, "codec": "sign"}
@@ -66,14 +68,16 @@ def service(clf: ramen.ZeroShotClassifier, **settings: object) -> Iterator[Servi
     regions, failed = front_regions(SETTINGS, FRONTS), []
     chosen = EngineSettings(**{"max_batch": 128, "max_delay_ms": 1.0, "decoding_processes": 1, **settings})
     listening = threading.Event()
-    with bind("127.0.0.1", 0) as bound, Engine(clf, chosen, parameters=PARAMETERS, regions=regions) as engine:
+    answering = Engine(clf, chosen, parameters=PARAMETERS, regions=regions)
+    with bind("127.0.0.1", 0) as bound:
         url = url_of(bound)
-        fronts = FrontProcesses(engine, SETTINGS, regions, bound, "json")
+        fronts = FrontProcesses(answering, SETTINGS, regions, bound, "json")
         loop = asyncio.new_event_loop()
 
         def run() -> None:
             try:
                 loop.run_until_complete(fronts.run(listening.set))
+                loop.run_until_complete(answering.close())
             except BaseException as error:
                 failed.append(error)
                 listening.set()
@@ -82,7 +86,7 @@ def service(clf: ramen.ZeroShotClassifier, **settings: object) -> Iterator[Servi
         thread.start()
         assert listening.wait(PATIENCE)
         assert not failed
-        made = Service(engine, url, fronts)
+        made = Service(answering, url, fronts)
         pids = made.pids
         try:
             yield made
@@ -111,7 +115,7 @@ def shared(clf) -> Iterator[Service]:
 
 def test_answers_are_those_of_the_engine(clf, shared: Service) -> None:
     """Whichever front is asked, with bodies that are large, small, or files to decode."""
-    with Engine(clf, EngineSettings(max_batch=128), parameters=PARAMETERS) as alone, ExitStack() as stack:
+    with engine(clf, max_batch=128) as alone, ExitStack() as stack:
         clients = [stack.enter_context(shared.client()) for _ in range(2 * FRONTS)]
         for number, seeds in enumerate(((1,), (2, 3, 4), range(5, 125), (200,), range(130, 250))):
             expected = alone.submit("a", sent(*seeds)).future.result(PATIENCE)
@@ -180,7 +184,7 @@ def test_a_process_that_dies_is_replaced(clf) -> None:
             clients = [stack.enter_context(made.client()) for _ in range(2 * FRONTS)]
             for client in clients:
                 assert made.classify(client, "a", 20).status_code == 200
-        assert made.engine.stream("a").images >= answered + 1 + len(clients)
+        assert on_its_loop(made.engine, GetStream("a")).images >= answered + 1 + len(clients)
         assert '"ramen_http_requests' not in first.get("/metrics").text
 
 
@@ -188,14 +192,14 @@ def test_what_was_accepted_is_answered_at_the_end(clf, monkeypatch) -> None:
     computing, go_on = threading.Event(), threading.Event()
     answers: list[httpx.Response] = []
     with service(clf) as made:
-        begin = made.engine._computing.begin
+        begin = made.engine._computing._begin
 
         def slowly(*args):
             computing.set()
             go_on.wait(PATIENCE)
             return begin(*args)
 
-        monkeypatch.setattr(made.engine._computing, "begin", slowly)
+        monkeypatch.setattr(made.engine._computing, "_begin", slowly)
 
         def ask() -> None:
             with made.client() as client:
@@ -214,10 +218,18 @@ def test_processes_that_cannot_work_end_the_service(clf, monkeypatch) -> None:
     monkeypatch.setattr("ramen.serve.fronts.front_processes._SHORT_LIVES", 2)
     monkeypatch.setattr("ramen.serve.fronts.front_processes.run_front", fail)
     regions = front_regions(SETTINGS, 1)
-    with bind("127.0.0.1", 0) as bound, Engine(clf, EngineSettings(), parameters=PARAMETERS) as engine:
-        fronts = FrontProcesses(engine, SETTINGS, regions, bound, "json")
+    made = loop_engine(clf)
+
+    async def run() -> None:
+        try:
+            await fronts.run(lambda: None)
+        finally:
+            await made.close()
+
+    with bind("127.0.0.1", 0) as bound:
+        fronts = FrontProcesses(made, SETTINGS, regions, bound, "json")
         with pytest.raises(ExceptionGroup) as caught:
-            asyncio.run(fronts.run(lambda: None))
+            asyncio.run(run())
     assert caught.group_contains(FrontsFailedError, match=f"exit code {EXIT_CODE}")
 
 

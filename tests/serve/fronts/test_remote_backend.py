@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramen.serve.engine.answers import SentImage
-from ramen.serve.engine.errors import (
-    BadRequestError,
-    DeadlineError,
-    EngineError,
-    LostAnswerError,
-    OverloadedError,
+from ramen.client.operations import (
+    AnswerLostError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    NoSuchStreamError,
+    SentImage,
+    ServerError,
+    ServerOverloadedError,
     StoppingError,
-    UnknownStreamError,
 )
 from ramen.serve.fronts.front_connection import FrontConnection
 from ramen.serve.fronts.remote_backend import RemoteBackend
 from ramen.serve.http.backend import Backend
-from ramen.serve.http.request_figures import RequestFigures
+from ramen.serve.http.metrics import RequestFigures
 from ramen.serve.shared_memory import Lender, SharedRegion
 from tests.fakes.backends import FakeBackend
+from tests.helpers.calls import does
 
 QUEUE = 10, 1000
 PATIENCE = 15
@@ -96,13 +97,15 @@ def test_answers_are_those_of_the_engine() -> None:
         pixels = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)
         requests = [images(b"abc"), images(b"x" * 5000, b"", pixels, b"bad"), images(pixels, pixels + 1)]
         for request in requests:
-            expected = await alone.classify("a", request)
-            found = await pair.front.classify("a", request, timeout=5.0)
+            expected = await does(alone).classify("a", request)
+            found = await does(pair.front).classify("a", request, timeout=5.0)
             assert [one.result for one in found] == [one.result for one in expected]
             for one, other in zip(found, expected, strict=True):
                 assert replace(one, probabilities=None) == replace(other, probabilities=None)
                 assert np.array_equal(one.probabilities, other.probabilities)
-        many = await asyncio.gather(*(pair.front.classify(f"s{n}", images(b"%d" % n)) for n in range(50)))
+        many = await asyncio.gather(
+            *(does(pair.front).classify(f"s{n}", images(b"%d" % n)) for n in range(50))
+        )
         assert [found[0].stream for found in many] == [f"s{n}" for n in range(50)]
         sent = [image.data for _, request in pair.backend.sent for image in request]
         assert all(isinstance(data, np.ndarray) for data in sent)
@@ -120,7 +123,7 @@ def test_pixels_in_lent_memory_are_not_copied() -> None:
         body = np.frombuffer(memory, np.uint8).reshape(5, 2, 4, 3)
         body[:] = np.arange(5 * 24, dtype=np.uint8).reshape(body.shape)
         before = pair.lender.lent_bytes
-        asked = asyncio.ensure_future(pair.front.classify("a", images(*body)))
+        asked = asyncio.ensure_future(does(pair.front).classify("a", images(*body)))
         place, expected = body.ctypes.data, body.copy()
         del memory, body
         await asked
@@ -136,7 +139,7 @@ def test_memory_is_free_when_the_engine_has_done_with_it() -> None:
     """Not before: the next request would be read into images that are still being decoded."""
 
     async def work(pair: Pair) -> None:
-        await pair.front.classify("a", images(b"abc", b"defg"))
+        await does(pair.front).classify("a", images(b"abc", b"defg"))
         assert pair.lender.lent_bytes == 4096  # the engine's backend has the images
         kept = pair.backend.sent.pop()[1][1].data
         await asyncio.sleep(0.05)
@@ -153,10 +156,10 @@ def test_without_memory_requests_are_refused() -> None:
         whole = pair.front.memory_for(2**20)
         assert whole is not None
         assert pair.front.memory_for(1) is None
-        with pytest.raises(OverloadedError, match="too many bytes"):
-            await pair.front.classify("a", images(b"abc"))
+        with pytest.raises(ServerOverloadedError, match="too many bytes"):
+            await does(pair.front).classify("a", images(b"abc"))
         del whole
-        assert len(await pair.front.classify("a", images(b"abc"))) == 1
+        assert len(await does(pair.front).classify("a", images(b"abc"))) == 1
 
     Pair().run(work)
 
@@ -164,18 +167,18 @@ def test_without_memory_requests_are_refused() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        OverloadedError("too many", 1.5),
-        DeadlineError("too late"),
-        UnknownStreamError("none"),
-        BadRequestError("no"),
+        ServerOverloadedError("too many", 1.5),
+        DeadlineExceededError("too late"),
+        NoSuchStreamError("none"),
+        InvalidRequestError("no"),
         StoppingError("stopping"),
     ],
 )
-def test_errors_are_those_of_the_engine(error: EngineError) -> None:
+def test_errors_are_those_of_the_engine(error: ServerError) -> None:
     async def work(pair: Pair) -> None:
         pair.backend.failure = error
-        with pytest.raises(type(error), match=str(error)) as caught:
-            await pair.front.classify("a", images(b"abc"))
+        with pytest.raises(type(error), match=error.message) as caught:
+            await does(pair.front).classify("a", images(b"abc"))
         assert getattr(caught.value, "retry_after", None) == getattr(error, "retry_after", None)
 
     Pair().run(work)
@@ -184,26 +187,26 @@ def test_errors_are_those_of_the_engine(error: EngineError) -> None:
 def test_a_defect_of_the_engine_is_an_error_of_one_request(caplog) -> None:
     async def work(pair: Pair) -> None:
         pair.backend.failure = KeyError("a defect")
-        with pytest.raises(EngineError, match="could not be answered"):
-            await pair.front.classify("a", images(b"abc"))
+        with pytest.raises(ServerError, match="could not be answered"):
+            await does(pair.front).classify("a", images(b"abc"))
         pair.backend.failure = None
-        with pytest.raises(EngineError, match="could not be answered"):
+        with pytest.raises(ServerError, match="could not be answered"):
             await pair.front._ask("close")
-        assert len(await pair.front.classify("a", images(b"abc"))) == 1
+        assert len(await does(pair.front).classify("a", images(b"abc"))) == 1
 
     pair = Pair()
     pair.run(work)
     assert "a defect" in caplog.text
-    assert "a front cannot ask for 'close'" in caplog.text
+    assert "operation must be one of" in caplog.text
     assert not pair.backend.closed
 
 
 def test_deadlines_and_callers_that_go_away() -> None:
     async def work(pair: Pair) -> None:
         pair.backend.delay = 60.0
-        with pytest.raises(DeadlineError):
-            await pair.front.classify("a", images(b"abc"), timeout=0.01)
-        asked = asyncio.ensure_future(pair.front.classify("a", images(b"abc")))
+        with pytest.raises(DeadlineExceededError):
+            await does(pair.front).classify("a", images(b"abc"), timeout=0.01)
+        asked = asyncio.ensure_future(does(pair.front).classify("a", images(b"abc")))
         await until(lambda: len(pair.backend.sent) == 2)
         asked.cancel()
         await until(lambda: pair.backend.cancelled == 1)
@@ -218,20 +221,20 @@ def test_deadlines_and_callers_that_go_away() -> None:
 def test_streams_are_managed() -> None:
     async def work(pair: Pair) -> None:
         front = pair.front
-        info, is_new = await front.create_stream("a", ("x", "y"))
+        info, is_new = await does(front).create_stream("a", ("x", "y"))
         assert (info.name, info.classes, is_new) == ("a", ("x", "y"), True)
-        assert [one.name for one in await front.streams(limit=5)] == ["a"]
-        (answer,) = await front.classify("a", images(b"abc"))
-        counts = await front.feedback("a", [(answer.id, "x"), ("none", "y")])
+        assert [one.name for one in await does(front).streams(limit=5)] == ["a"]
+        (answer,) = await does(front).classify("a", images(b"abc"))
+        counts = await does(front).feedback("a", [(answer.id, "x"), ("none", "y")])
         assert counts == (await pair.backend.stream("a")).feedback
-        assert (await front.stream("a")).images == 1
-        assert (await front.activity("a")).class_mix == (await pair.backend.activity("a")).class_mix
-        assert (await front.snapshot("a")) == (await pair.backend.snapshot("a"))
-        assert (await front.reset("a")).images == 0
-        assert (await front.set_classes("a", ["u", "v"])).classes == ("u", "v")
-        assert (await front.statistics()) == (await pair.backend.statistics())
-        await front.delete("a")
-        assert await front.streams() == []
+        assert (await does(front).stream("a")).images == 1
+        assert (await does(front).activity("a")).class_mix == (await pair.backend.activity("a")).class_mix
+        assert (await does(front).snapshot("a")) == (await pair.backend.snapshot("a"))
+        assert (await does(front).reset("a")).images == 0
+        assert (await does(front).set_classes("a", ["u", "v"])).classes == ("u", "v")
+        assert (await does(front).statistics()) == (await pair.backend.statistics())
+        await does(front).delete("a")
+        assert await does(front).streams() == []
 
     Pair().run(work)
 
@@ -240,33 +243,33 @@ def test_readiness_is_believed_for_a_moment(monkeypatch) -> None:
     monkeypatch.setattr("ramen.serve.fronts.remote_backend._READY_FOR", 0.1)
 
     async def work(pair: Pair) -> None:
-        assert await pair.front.ready()
+        assert await does(pair.front).ready()
         pair.backend.is_ready = False
-        assert await pair.front.ready()
+        assert await does(pair.front).ready()
         await asyncio.sleep(0.15)
-        assert not await pair.front.ready()
+        assert not await does(pair.front).ready()
 
     Pair().run(work)
 
 
 def test_the_engine_is_asked_for_a_refusal_only_if_the_queue_is_filled() -> None:
     async def work(pair: Pair) -> None:
-        pair.backend.early_failure = OverloadedError("full", 2.0)
+        pair.backend.early_failure = ServerOverloadedError("full", 2.0)
         assert await pair.front.refusal("a", 1, 10) is None
         assert not pair.backend.asked_early
         pair.backend.waiting_now = (5, 0)
-        await pair.front.statistics()
+        await does(pair.front).statistics()
         found = await pair.front.refusal("a", 1, 10)
-        assert isinstance(found, OverloadedError)
+        assert isinstance(found, ServerOverloadedError)
         assert found.retry_after == 2.0
         assert pair.backend.asked_early == [("a", 1, 10)]
         pair.front.count_refusal()
         await until(lambda: pair.backend.refused_early == 1)
         pair.backend.waiting_now = (4, 499)
-        await pair.front.statistics()
+        await does(pair.front).statistics()
         assert await pair.front.refusal("a", 1, 10) is None
         pair.backend.waiting_now = (0, 500)
-        await pair.front.statistics()
+        await does(pair.front).statistics()
         assert await pair.front.refusal("a", 1, 10) is not None
 
     Pair().run(work)
@@ -290,15 +293,15 @@ def test_the_end() -> None:
         pair.connection.stop()
         await until(lambda: pair.stops == 1)
         pair.backend.delay = 60.0
-        asked = asyncio.ensure_future(pair.front.classify("a", images(b"abc")))
+        asked = asyncio.ensure_future(does(pair.front).classify("a", images(b"abc")))
         await until(lambda: len(pair.backend.sent) == 1)
         pair.serving.cancel()  # the engine's process has gone, say
         await until(lambda: pair.gone == 1)
         assert pair.backend.cancelled == 1
-        with pytest.raises(LostAnswerError):
+        with pytest.raises(AnswerLostError):
             await asked
         pair.serving = asyncio.create_task(asyncio.sleep(0))
         with pytest.raises(StoppingError):
-            await pair.front.ready()
+            await does(pair.front).ready()
 
     Pair().run(work)

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from ramen.serve.http.access import check_access
 from ramen.serve.http.app import create_app
+from ramen.serve.http.auth import check_access, create_token, revoke_token
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.http.tokens import create_token, revoke_token
 from tests.fakes.backends import FakeBackend
 from tests.helpers.app_client import AppClient
+from tests.helpers.running_server import running
 from tests.serve.http.test_tokens import later
 
 PNG = {"Content-Type": "image/png"}
@@ -125,6 +126,31 @@ def test_revoked(guarded: _Guarded) -> None:
     later(guarded.file)
     response = guarded.client("metrics").get("/metrics")
     assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_token")
+
+
+def test_a_file_of_tokens_that_is_gone(guarded: _Guarded) -> None:
+    guarded.file.unlink()
+    response = guarded.client("metrics").get("/metrics")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "tokens_unreadable")
+    assert guarded.client("metrics").get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("how", ["revoked", "file gone"])
+def test_events_end_with_their_token(guarded: _Guarded, backend: FakeBackend, how: str) -> None:
+    app = create_app(backend, HttpSettings(tokens=guarded.file, events_interval=0.02))
+    headers = {"Authorization": f"Bearer {guarded.tokens['metrics']}"}
+    with (
+        running(app) as server,
+        httpx.stream("GET", f"{server.url}/v1/events", headers=headers, timeout=30) as response,
+    ):
+        lines = response.iter_lines()
+        assert next(lines) == "event: statistics"
+        if how == "revoked":
+            revoke_token(guarded.file, "metrics")
+        else:
+            guarded.file.unlink()
+        for _ in lines:  # until the server ends them
+            pass
 
 
 # -- without tokens ---------------------------------------------------------------------------------

@@ -4,17 +4,19 @@ import asyncio
 import base64
 import json
 import time
+import tracemalloc
+from collections.abc import Sequence
 
 import httpx
 import numpy as np
 import pytest
 
-from ramen.serve.engine.errors import (
-    BadRequestError,
-    OverloadedError,
+from ramen.client.operations import (
+    InvalidRequestError,
+    NoSuchStreamError,
+    ServerOverloadedError,
     StoppingError,
     StreamElsewhereError,
-    UnknownStreamError,
 )
 from ramen.serve.http.app import create_app
 from ramen.serve.http.settings import HttpSettings
@@ -206,8 +208,8 @@ def test_bad_queries(client: AppClient, query: str) -> None:
 @pytest.mark.parametrize(
     ("failure", "status", "code"),
     [
-        (BadRequestError("no"), 422, "invalid"),
-        (UnknownStreamError("no"), 404, "unknown_stream"),
+        (InvalidRequestError("no"), 422, "invalid"),
+        (NoSuchStreamError("no"), 404, "unknown_stream"),
         (StreamElsewhereError("no"), 409, "stream_elsewhere"),
         (StoppingError("no"), 503, "stopping"),
         (RuntimeError("secret"), 500, "internal"),
@@ -225,42 +227,121 @@ def test_failures(client: AppClient, backend: FakeBackend, failure, status: int,
 
 @pytest.mark.parametrize(("seconds", "header", "ms"), [(0.0123, "1", 13), (2.5, "3", 2500), (0.0, "1", 1)])
 def test_overload(client: AppClient, backend: FakeBackend, seconds: float, header: str, ms: int) -> None:
-    backend.failure = OverloadedError("too much", seconds)
+    backend.failure = ServerOverloadedError("too much", seconds)
     response = client.post(PATH, content=b"abc", headers=PNG)
     assert error_of(response) == (429, "overloaded")
     assert response.headers["Retry-After"] == header
     assert response.json()["error"]["retry_after_ms"] == ms
 
 
-def test_bodies_beyond_the_budget_are_refused_unread(app, backend: FakeBackend) -> None:
+async def sent_with(app, *, waiting: Sequence[tuple[str, bytes]], path: str = PATH) -> httpx.Response:
+    """The response to a body of 5,000 bytes, while requests with a stream and the start of a body wait.
+
+    Each of these declares 9,000 bytes.
+    """
+    began = 0
+
+    async def start(content: bytes):
+        nonlocal began
+        began += 1
+        yield content
+        await asyncio.sleep(0 if len(content) == 9000 else 60)
+
+    async with async_client(app) as client:
+        headers = PNG | {"Content-Length": "9000"}
+        tasks = [
+            asyncio.create_task(
+                client.post(f"/v1/streams/{stream}/classify", content=start(content), headers=headers)
+            )
+            for stream, content in waiting
+        ]
+        wanted = sum(len(content) for _, content in waiting)
+        while began < len(waiting) or app.state.service.bodies.taken < wanted:
+            await asyncio.sleep(0)
+        try:
+            return await client.post(path, content=bytes(5000), headers=PNG, params={"timeout_ms": 50})
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_bodies_beyond_the_budget_are_refused(app, backend: FakeBackend) -> None:
     backend.delay = 60.0
-    read = 0
-
-    async def body():
-        nonlocal read
-        read += 1
-        yield bytes(5000)
-
-    async def send() -> httpx.Response:
-        async with async_client(app) as client:
-            waiting = [
-                asyncio.create_task(client.post(PATH, content=bytes(9000), headers=PNG)) for _ in range(2)
-            ]
-            while len(backend.sent) < 2:
-                await asyncio.sleep(0)
-            headers = PNG | {"Content-Length": "5000"}
-            try:
-                return await client.post(PATH, content=body(), headers=headers)
-            finally:
-                for task in waiting:
-                    task.cancel()
-                await asyncio.gather(*waiting, return_exceptions=True)
-
-    response = asyncio.run(send())
+    response = asyncio.run(sent_with(app, waiting=[("a", bytes(9000)), ("b", bytes(9000))]))
     assert error_of(response) == (429, "overloaded")
     assert response.headers["Retry-After"] == "1"
-    assert read == 0
     assert app.state.service.bodies.taken == 0
+
+
+def test_bodies_that_are_announced_take_no_budget(app, backend: FakeBackend) -> None:
+    """Sixteen of them and a byte of each would block everybody else."""
+    response = asyncio.run(sent_with(app, waiting=[("a", b"x")] * 16))
+    assert response.status_code == 200
+    assert app.state.service.bodies.taken == 0
+
+
+def test_one_stream_leaves_room_for_others(backend: FakeBackend) -> None:
+    """Its third body is refused where another stream's is not."""
+    app = create_app(backend, HttpSettings(max_body_bytes=10_000, max_bodies_bytes=25_000))
+    backend.delay = 60.0
+    waiting = [("camera-1", bytes(9000))] * 2
+    assert error_of(asyncio.run(sent_with(app, waiting=waiting))) == (429, "overloaded")
+    other = asyncio.run(sent_with(app, waiting=waiting, path="/v1/streams/other/classify"))
+    assert error_of(other) == (504, "deadline")
+
+
+HEAD = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", b'{"images":[' + b"{}," * 2_000_000 + b"{}]}"),
+        ("application/json", b'{"images":[' + b"[" * 3_000_000),
+        ("application/json", b'{"images":[{"data":""}],"x":[' + b"1," * 3_000_000 + b"1]}"),
+        ("multipart/form-data; boundary=b", b"--b\r\n" + b"a:b\r\n" * 1_000_000 + b"\r\nx\r\n--b--\r\n"),
+        ("multipart/form-data; boundary=b", (HEAD + b"\r\n") * 100_000 + b"--b--\r\n"),
+    ],
+    ids=["many images", "deep", "many values", "headers of a part", "many parts"],
+)
+def test_bodies_that_would_take_many_times_their_bytes(backend: FakeBackend, kind: str, body: bytes) -> None:
+    client = AppClient(create_app(backend, HttpSettings()))
+    tracemalloc.start()
+    try:
+        response = client.post(PATH, content=body, headers={"Content-Type": kind})
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert response.status_code in (400, 422)
+    assert len(response.content) < 1000
+    assert most < 5 * len(body)  # the test's client and the server have some copies of it
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/v1/streams/camera-1/classes", {"classes": [1] * 100_000}),
+        ("PUT", "/v1/streams/camera-1", {"classes": [""] * 100_000}),
+        ("POST", "/v1/streams/camera-1/feedback", {"labels": [{}] * 10_000}),
+        ("POST", "/v2/models/Fake-B-16-none/infer", {"inputs": [{}] * 1_000_000}),
+        ("POST", "/v2/models/Fake-B-16-none/infer", {"inputs": [], "outputs": [{}] * 1_000_000}),
+    ],
+    ids=["classes", "create", "feedback", "inputs", "outputs"],
+)
+def test_lists_with_many_mistakes(
+    client: AppClient, backend: FakeBackend, method: str, path: str, body
+) -> None:
+    client = AppClient(create_app(backend, HttpSettings()))
+    response = client.request(method, path, json=body)
+    assert response.status_code == 422
+    assert len(response.content) < 1000
+
+
+def test_json_without_images_is_small(backend: FakeBackend) -> None:
+    client = AppClient(create_app(backend, HttpSettings(max_json_bytes=1000)))
+    response = client.put("/v1/streams/camera-1/classes", json={"classes": ["x" * 900, "y" * 900]})
+    assert error_of(response) == (413, "too_large")
 
 
 def test_not_ready(client: AppClient, backend: FakeBackend) -> None:

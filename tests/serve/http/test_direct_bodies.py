@@ -6,18 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
+import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-pytest.importorskip("httptools")
-
-import uvicorn
-
-from ramen.serve.http.direct_bodies import DirectBody, rest_of_body
-from ramen.serve.http.direct_protocol import DirectBodyProtocol
+from ramen.serve.http.protocol import DirectBody, Gate, LimitedProtocol, rest_of_body
+from ramen.serve.http.service import BodyBudget
+from ramen.serve.http.settings import HttpSettings
 
 PATIENCE = 30.0
 LARGE = 3 * 2**20
@@ -45,6 +44,7 @@ class App:
         self.gone = 0
         self.lends = False
         self.lent: list[np.ndarray] = []
+        self.counted: list[int] = []
 
     def memory_for(self, length: int) -> memoryview | None:
         if not self.lends:
@@ -64,7 +64,9 @@ class App:
         try:
             whole = None
             if first["more_body"]:
-                whole = await rest_of_body(request, first["body"], length, self.memory_for)
+                whole = await rest_of_body(
+                    request, first["body"], length, self.memory_for, self.counted.append
+                )
         except ClientDisconnect:
             self.gone += 1
             return
@@ -87,8 +89,15 @@ def app() -> App:
 @pytest.fixture
 def connection(app: App) -> Iterator[socket.socket]:
     listening = socket.create_server(("127.0.0.1", 0))
+    protocol = partial(LimitedProtocol, Gate(HttpSettings()))
     server = uvicorn.Server(
-        uvicorn.Config(app, http=DirectBodyProtocol, lifespan="off", log_config=None, ws="none")
+        uvicorn.Config(
+            app,
+            http=protocol,
+            lifespan="off",
+            log_config=None,
+            ws="none",
+        )
     )
     with in_thread(lambda: server.run([listening])):
         try:
@@ -154,7 +163,7 @@ def test_an_answer_may_come_before_the_body(connection: socket.socket) -> None:
 
 def test_a_body_that_ends_too_early_is_not_complete() -> None:
     async def run() -> None:
-        body = DirectBody(bytearray(3))
+        body = DirectBody(bytearray(3), b"", [].append)
         body.add(b"ab")
         body.end()
         body.end(client_gone=True)  # says nothing new
@@ -167,7 +176,7 @@ def test_a_body_that_ends_too_early_is_not_complete() -> None:
 def test_other_web_servers_hand_over_nothing() -> None:
     async def run() -> None:
         request = Request({"type": "http", "headers": []})
-        assert await rest_of_body(request, b"", 10, lambda length: None) is None
+        assert await rest_of_body(request, b"", 10, lambda length: None, [].append) is None
 
     asyncio.run(run())
 
@@ -179,3 +188,15 @@ def test_memory_of_others_is_used(connection: socket.socket, app: App) -> None:
         assert answer(connection) == f"directly {int(body.sum(dtype=np.int64))}"
     assert len(app.lent) == 1
     assert np.array_equal(app.lent[0], body)
+
+
+def test_bodies_that_are_announced_reserve_at_most_half() -> None:
+    """Beyond that a body comes in pieces: whoever announces many does not take memory from others."""
+    budget, given = BodyBudget(100), memoryview(bytearray(30))
+    with budget.lending(30, lambda _: given) as lend:
+        assert lend is not None
+        assert lend(30) is given
+        with budget.lending(30, lambda _: given) as other:
+            assert other is None
+    with budget.lending(50, lambda _: given) as lend:
+        assert lend is not None

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from ramen.serve.engine.errors import OverloadedError
+from ramen.client.operations import ServerOverloadedError
 from ramen.serve.http.app import create_app
+from ramen.serve.http.auth import create_token
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.http.tokens import create_token
 from tests.fakes.backends import FakeBackend
 from tests.helpers.app_client import AppClient
 
@@ -19,7 +19,7 @@ RAW = {"Content-Type": "application/x-ramen-uint8", "X-Shape": "3,2,2,3"}
 @pytest.fixture
 def backend() -> FakeBackend:
     made = FakeBackend()
-    made.early_failure = OverloadedError("too many images are waiting (9, 90 bytes)", 1.2)
+    made.early_failure = ServerOverloadedError("too many images are waiting (9, 90 bytes)", 1.2)
     return made
 
 

@@ -9,9 +9,9 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from ramen.serve.engine.errors import OverloadedError
+from ramen.client.operations import ServerOverloadedError
 from ramen.serve.http.app import create_app
-from ramen.serve.http.oip_routes import slug
+from ramen.serve.http.oip import slug
 from ramen.serve.http.settings import HttpSettings
 from tests.fakes.backends import CLASSES, MODEL, FakeBackend
 from tests.helpers.app_client import AppClient
@@ -117,7 +117,7 @@ def test_errors_reach_the_client(server, backend: FakeBackend) -> None:
     with pytest.raises(InferenceServerException, match="no model of this name") as unknown:
         server.infer("other", [tensor])
     assert unknown.value.status() == "404"
-    backend.failure = OverloadedError("too much is waiting", 1.0)
+    backend.failure = ServerOverloadedError("too much is waiting", 1.0)
     with pytest.raises(InferenceServerException, match="too much is waiting") as overloaded:
         server.infer(SLUG, [tensor])
     assert overloaded.value.status() == "429"

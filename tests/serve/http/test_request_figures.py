@@ -2,7 +2,7 @@
 
 import json
 
-from ramen.serve.http.request_figures import BOUNDS, RequestFigures
+from ramen.serve.http.metrics import BOUNDS, RequestFigures
 
 
 def figures(*requests: tuple[str, str, int, float | None]) -> RequestFigures:

@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from ramen.serve.http.app import create_app
-from ramen.serve.http.request_log import log_to_stderr
+from ramen.serve.http.app import create_app, log_to_stderr
+from ramen.serve.http.auth import create_token
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.http.tokens import create_token
 from tests.fakes.backends import FakeBackend
 from tests.helpers.app_client import AppClient
 

@@ -5,8 +5,8 @@ import base64
 
 import pytest
 
-from ramen.serve.engine.stream_info import ChangedImage
-from ramen.serve.http.tokens import TokenRecord
+from ramen.client.operations import ChangedImage
+from ramen.serve.http.auth import TokenRecord
 from tests.fakes.backends import CLASSES, FakeBackend
 from tests.helpers.app_client import AppClient
 
@@ -116,7 +116,7 @@ def test_bad_pages(client: AppClient, query: str) -> None:
 
 def test_a_token_sees_its_own_streams(client: AppClient, backend: FakeBackend, monkeypatch) -> None:
     """Also if those of others fill whole pages of the backend."""
-    monkeypatch.setattr("ramen.serve.http.stream_routes._PAGE", 4)
+    monkeypatch.setattr("ramen.serve.http.routes._PAGE", 4)
     for n in range(10):
         for kind in ("camera", "door"):
             asyncio.run(backend.create_stream(f"{kind}-{n}"))

@@ -4,13 +4,23 @@ import hashlib
 import json
 import logging
 import os
+import resource
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from ramen.serve.http.tokens import TokenFile, TokenRecord, create_token, read_tokens, revoke_token
+from ramen.serve.http.auth import (
+    TokenFile,
+    TokenRecord,
+    TokensUnreadableError,
+    create_token,
+    read_tokens,
+    revoke_token,
+)
 
 
 @pytest.fixture
@@ -60,20 +70,50 @@ def test_found_and_revoked_while_it_runs(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["{", "[]", '{"version": 2, "tokens": []}', '{"version": 1, "tokens": [1]}', None]
 )
-def test_a_damaged_file_keeps_what_was_read(path: Path, caplog, content: str | None) -> None:
+def test_no_token_is_valid_while_the_file_cannot_be_read(path: Path, caplog, content: str | None) -> None:
     token = create_token(path, "first", ["classify"])
+    whole = path.read_bytes()
     tokens = TokenFile(path)
     if content is None:
         path.unlink()
     else:
         path.write_text(content)
     with caplog.at_level(logging.ERROR, "ramen.serve.tokens"):
-        assert tokens.find(token).name == "first"
-        assert tokens.find(token).name == "first"
+        for _ in range(2):
+            with pytest.raises(TokensUnreadableError):
+                tokens.find(token)
     assert len(caplog.records) == 1  # and not one for each request
-    path.unlink(missing_ok=True)
+    path.write_bytes(whole)
+    assert tokens.find(token).name == "first"
+    path.unlink()
     create_token(path, "other", ["classify"])
     assert tokens.find(token) is None
+
+
+def test_a_revoked_token_stays_revoked_without_descriptors(path: Path) -> None:
+    first, second = (create_token(path, name, ["classify"]) for name in ("first", "second"))
+    tokens = TokenFile(path)
+    revoke_token(path, "first")
+    later(path)
+    with no_more_descriptors():
+        for token in (first, second):
+            with pytest.raises(TokensUnreadableError):
+                tokens.find(token)
+    assert tokens.find(first) is None
+    assert tokens.find(second).name == "second"
+
+
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """A block in which this process can open no file."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_expired(path: Path) -> None:

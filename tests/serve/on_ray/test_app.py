@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.serve.http.tokens import create_token
+from ramen.serve.http.auth import create_token
 from ramen.serve.on_ray.app import (
     RayServeArguments,
     application,

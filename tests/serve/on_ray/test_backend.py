@@ -7,7 +7,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 
-from ramen.serve.engine import errors
+from ramen.client import operations as errors
 from ramen.serve.on_ray.backend import RayBackend
 from tests.fakes.backends import MODEL
 from tests.fakes.engine_reports import STATISTICS, stream_info
@@ -24,10 +24,10 @@ def classify(handle: FakeHandle, timeout: float = PATIENCE):
 @pytest.mark.parametrize(
     "error",
     [
-        errors.OverloadedError("full", 3.5),
-        errors.DeadlineError("late"),
-        errors.UnknownStreamError("none"),
-        errors.BadRequestError("odd"),
+        errors.ServerOverloadedError("full", 3.5),
+        errors.DeadlineExceededError("late"),
+        errors.NoSuchStreamError("none"),
+        errors.InvalidRequestError("odd"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -42,7 +42,7 @@ def test_an_error_of_the_engine_is_raised_as_it_is(error):
 )
 def test_a_request_whose_replica_ended_is_not_sent_again(error):
     handle = FakeHandle([error, "never asked for"])
-    with pytest.raises(errors.LostAnswerError, match="may have been carried out, or not"):
+    with pytest.raises(errors.AnswerLostError, match="may have been carried out, or not"):
         classify(handle)
     assert len(handle.sent) == 1
 
@@ -59,7 +59,7 @@ def test_a_stopping_replica_is_left_for_another_one():
 
 
 def test_rays_own_limit_is_an_overload():
-    with pytest.raises(errors.OverloadedError) as caught:
+    with pytest.raises(errors.ServerOverloadedError) as caught:
         classify(FakeHandle(choosing=BackPressureError(5, 4, retry_after_s=2.5)))
     assert caught.value.retry_after == 2.5
 
@@ -67,7 +67,7 @@ def test_rays_own_limit_is_an_overload():
 @pytest.mark.parametrize("choosing", [DeploymentUnavailableError(None), NEVER], ids=["failed", "waiting"])
 def test_without_replicas_a_request_is_refused_in_time(choosing):
     handle = FakeHandle(choosing=choosing)
-    with pytest.raises(errors.UnavailableError, match="nothing was learned") as caught:
+    with pytest.raises(errors.ServerUnavailableError, match="nothing was learned") as caught:
         classify(handle, timeout=0.1)
     assert caught.value.retry_after > 0
     assert not handle.sent
@@ -75,7 +75,7 @@ def test_without_replicas_a_request_is_refused_in_time(choosing):
 
 def test_a_defect_of_a_replica_is_an_error_without_details(caplog):
     error = RayTaskError("classify", "a traceback with secrets", ValueError("secret"))
-    with pytest.raises(errors.EngineError, match=r"^the request could not be answered$"):
+    with pytest.raises(errors.ServerError, match=r"^the request could not be answered \(500 internal\)$"):
         classify(FakeHandle([error]))
     assert "secrets" in caplog.text
 
@@ -90,7 +90,7 @@ def test_a_replica_is_told_how_much_time_is_left():
 
 def test_a_request_without_time_is_not_sent():
     handle = FakeHandle([["answer"]])
-    with pytest.raises(errors.DeadlineError):
+    with pytest.raises(errors.DeadlineExceededError):
         classify(handle, timeout=0.0)
     assert not handle.sent
 
@@ -128,14 +128,14 @@ def test_a_replica_that_keeps_a_stream_is_asked_from_then_on():
 def test_a_stream_that_nobody_may_answer_is_unavailable():
     elsewhere = returned(errors.StreamElsewhereError("process 7 holds it"))
     handle = FakeHandle([elsewhere], reports={"leave": [("r1", False)]})
-    with pytest.raises(errors.UnavailableError, match="process 7 holds it"):
+    with pytest.raises(errors.ServerUnavailableError, match="process 7 holds it"):
         classify(handle, timeout=0.3)
     assert len(handle.sent) > 2
 
 
 def test_the_fresh_report_on_a_stream_is_returned():
     asked, holder = stream_info("a", images=3), stream_info("a", images=5, resident=True)
-    handle = FakeHandle([asked], reports={"stream": [asked, holder, errors.UnknownStreamError("a")]})
+    handle = FakeHandle([asked], reports={"stream": [asked, holder, errors.NoSuchStreamError("a")]})
     assert asyncio.run(RayBackend(handle, MODEL).stream("a")) == holder
 
 

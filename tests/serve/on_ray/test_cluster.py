@@ -15,24 +15,22 @@ from PIL import Image
 from ray import serve
 
 from ramen import testing
-from ramen.data.drawings.shapes import OBJECTS
-from ramen.serve.engine.answers import StreamAnswer
-from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.errors import (
-    BadRequestError,
-    DeadlineError,
-    OverloadedError,
-    StreamExistsError,
-    UnknownStreamError,
+from ramen.client.operations import (
+    ConflictError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    NoSuchStreamError,
+    ServerOverloadedError,
+    StreamAnswer,
 )
-from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.http.tokens import create_token
+from ramen.data.drawings.shapes import OBJECTS
+from ramen.serve.http.auth import create_token
 from ramen.serve.on_ray.app import RayServeArguments, build
 from ramen.serve.on_ray.backend import RayBackend
 from ramen.serve.on_ray.router import preference
 from tests.helpers.ray_machine import SETTINGS
 from tests.helpers.sent_images import pixels, sent
-from tests.serve.engine.engines import PARAMETERS, PATIENCE
+from tests.serve.engine.engines import PATIENCE, ask, engine
 
 pytestmark = pytest.mark.xdist_group("ray")
 T = TypeVar("T")
@@ -56,10 +54,8 @@ def run(loop: asyncio.AbstractEventLoop) -> Callable[[Awaitable[T]], T]:
 
 def expected(*requests: list[int], **settings: Any) -> list[StreamAnswer]:
     """What an engine of this process answers to these requests, one after the other."""
-    with Engine(
-        testing.small_classifier(), EngineSettings(**{**SETTINGS, **settings}), parameters=PARAMETERS
-    ) as engine:
-        return [one for seeds in requests for one in engine.submit("s", sent(*seeds)).future.result(PATIENCE)]
+    with engine(testing.small_classifier(), **{**SETTINGS, **settings}) as where:
+        return [one for seeds in requests for one in ask(where, "s", *seeds)]
 
 
 def assert_same(answers: list[StreamAnswer], oracle: list[StreamAnswer]) -> None:
@@ -121,16 +117,16 @@ def test_a_stream_moves_when_its_replica_is_asked_to_leave_it(replicas, backend,
 
 
 def test_errors_of_replicas_arrive_as_they_are(backend, run):
-    with pytest.raises(UnknownStreamError, match="there is no stream 'nobody'"):
+    with pytest.raises(NoSuchStreamError, match="there is no stream 'nobody'"):
         run(backend.stream("nobody"))
-    with pytest.raises(BadRequestError, match="1 to 4 images, got 5"):
+    with pytest.raises(InvalidRequestError, match="1 to 4 images, got 5"):
         run(backend.classify("errors", sent(1, 2, 3, 4, 5)))
-    with pytest.raises(BadRequestError, match="a stream's name"):
+    with pytest.raises(InvalidRequestError, match="a stream's name"):
         run(backend.classify("../errors", sent(1)))
-    with pytest.raises(DeadlineError, match="nothing was learned"):
+    with pytest.raises(DeadlineExceededError, match="nothing was learned"):
         run(backend.classify("errors", sent(1), timeout=0.0))
     run(backend.create_stream("errors", ["cat", "dog"]))
-    with pytest.raises(StreamExistsError, match="other classes"):
+    with pytest.raises(ConflictError, match="other classes"):
         run(backend.create_stream("errors", ["cat", "bird"]))
     assert run(backend.stream("errors")).images == 0
 
@@ -142,7 +138,7 @@ def test_more_than_may_wait_is_refused(backend, run):
 
     outcomes = run(flood())
     refused = [one for one in outcomes if isinstance(one, Exception)]
-    assert all(isinstance(one, OverloadedError) and one.retry_after > 0 for one in refused)
+    assert all(isinstance(one, ServerOverloadedError) and one.retry_after > 0 for one in refused)
     assert run(backend.stream("flood")).images == 4 * (len(outcomes) - len(refused))
     assert run(backend.statistics()).overloaded == len(refused) > 0
 
@@ -178,7 +174,7 @@ def test_streams_are_managed_where_they_are(backend, run, state):
     run(backend.delete("managed"))
     assert not (state / "streams" / "managed").exists()
     assert run(backend.streams(prefix="managed")) == []
-    with pytest.raises(UnknownStreamError):
+    with pytest.raises(NoSuchStreamError):
         run(backend.stream("managed"))
 
 

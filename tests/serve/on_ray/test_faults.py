@@ -14,16 +14,15 @@ from pathlib import Path
 import pytest
 
 from ramen import testing
-from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.errors import LostAnswerError, UnavailableError
-from ramen.serve.engine.settings import EngineSettings
+from ramen.client.operations import AnswerLostError, ServerUnavailableError
+from ramen.serve.engine.in_thread import EngineInThread
 from ramen.serve.on_ray.backend import RayBackend
 from ramen.serve.on_ray.router import preference
 from tests.helpers.learned_histories import LearnedHistory, check_answers
 from tests.helpers.ray_machine import SETTINGS, run_application, scale, small_request
 from tests.helpers.sent_images import sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
-from tests.serve.engine.engines import PARAMETERS, PATIENCE
+from tests.serve.engine.engines import PATIENCE, engine
 
 pytestmark = pytest.mark.xdist_group("ray")
 STREAMS, KILLS = (20, 12) if RUN_SLOW_TESTS else (4, 1)
@@ -56,7 +55,7 @@ class Load:
             await asyncio.sleep(0.2)  # so few that all can be computed once more
             try:
                 (answer,) = await self.backend.classify(stream, sent(seed), timeout=PATIENCE)
-            except LostAnswerError:
+            except AnswerLostError:
                 self.unanswered += 1
                 history.lost = seed
             else:
@@ -69,8 +68,8 @@ class Load:
 
     def check(self) -> None:
         """Every answer was right."""
-        with Engine(testing.small_classifier(), EngineSettings(**SETTINGS), parameters=PARAMETERS) as engine:
-            check_answers(list(self.histories.values()), engine)
+        with engine(testing.small_classifier(), **SETTINGS) as where:
+            check_answers(list(self.histories.values()), where)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -172,16 +171,15 @@ def test_nothing_is_lost_when_the_application_is_updated(replicas, state):
 
 
 def test_a_stream_whose_state_is_used_by_somebody_else_is_unavailable(replicas, state):
-    async def scenario(engine: Engine) -> None:
+    async def scenario(holder: EngineInThread) -> None:
         backend = await RayBackend.connect(replicas)
-        engine.submit("foreign", sent(1)).future.result(PATIENCE)
-        with pytest.raises(UnavailableError, match="nothing was learned") as caught:
-            await backend.classify("foreign", sent(2), timeout=1.0)
+        holder.submit("foreign", sent(1)).future.result(PATIENCE)
+        with pytest.raises(ServerUnavailableError, match="nothing was learned") as caught:
+            await backend.classify("foreign", sent(2), timeout=5.0)
         assert caught.value.retry_after > 0
-        engine.release("foreign")
+        holder.run(holder.engine.release("foreign"))
         (answer,) = await backend.classify("foreign", sent(2))
         assert answer.result.state_version == 2
 
-    settings = EngineSettings(**{**SETTINGS, "state": str(state)})
-    with Engine(testing.small_classifier(), settings, parameters=PARAMETERS) as engine:
-        asyncio.run(scenario(engine))
+    with engine(testing.small_classifier(), **{**SETTINGS, "state": str(state)}) as holder:
+        asyncio.run(scenario(holder))

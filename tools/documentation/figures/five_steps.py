@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ramen
-from ramen.experiments.figures.style import COLOURS, INK, QUIET, SOFT, STRONG, look, save
+from ramen.experiments.style import COLOURS, INK, QUIET, SOFT, STRONG, look, save
 from ramen.models.tiny_clip.model import load_tiny
 from tools.documentation.figures.canvas import new_canvas
 

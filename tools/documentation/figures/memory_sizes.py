@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ramen.experiments.figures.style import COLOURS, QUIET, SOFT, look, save
+from ramen.experiments.style import COLOURS, QUIET, SOFT, look, save
 from ramen.memory import codecs
 from ramen.memory.plan import MemoryPlan
 from tools.documentation.figures.canvas import new_canvas

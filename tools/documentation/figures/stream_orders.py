@@ -8,7 +8,7 @@ from matplotlib.colors import ListedColormap
 import ramen
 from ramen.data.dataset import Dataset
 from ramen.data.streams.stream import Stream
-from ramen.experiments.figures.style import COLOURS, INK, SOFT, look, save
+from ramen.experiments.style import COLOURS, INK, SOFT, look, save
 from tools.documentation.figures.canvas import new_canvas
 
 DOMAINS = ("fog", "contrast", "chalk", "neon")

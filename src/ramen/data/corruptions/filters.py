@@ -1,6 +1,6 @@
 """Linear filters and resampling of whole batches of images, as matrix products and gathers.
 
-Images are float arrays ``(N, H, W, channels)``.
+Images are float arrays ``(N, H, W, channels)``; their values are bytes divided by 255.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Images = NDArray[np.float32]
+Random = np.random.Generator
 Indices = NDArray[np.intp]
 Places = NDArray[np.floating | np.integer]
 
 _MANY_TAPS = 64  # for a kernel with more taps, a Fourier transform is faster
+
+
+def as_floats(pixels: NDArray[np.uint8]) -> Images:
+    """Bytes as numbers in [0, 1]."""
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def as_bytes(x: Images) -> NDArray[np.uint8]:
+    """Numbers in [0, 1] as bytes, truncated as in the released files.
+
+    The small addend makes up for the rounding error of the division by 255.
+    """
+    return np.asarray(np.clip(x, 0, 1) * 255 + 1e-3).astype(np.uint8)
 
 
 def nearest(indices: Indices, length: int) -> Indices:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramen.data.corruptions import blur, digital, noise, weather
-from ramen.data.corruptions.filters import Images
-from ramen.data.corruptions.pixels import Random, as_bytes, as_floats
+from ramen.data.corruptions import effects
+from ramen.data.corruptions.filters import Images, Random, as_bytes, as_floats
 from ramen.data.corruptions.spatter import spatter
 from ramen.utils import checks
 
@@ -17,27 +16,27 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 # In the order of all tables.
 _MAIN: dict[str, Callable[[Images, Any, Random], Images]] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "snow": weather.snow,
-    "frost": weather.frost,
-    "fog": weather.fog,
-    "brightness": weather.brightness,
-    "contrast": digital.contrast,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": digital.jpeg_compression,
+    "gaussian_noise": effects.gaussian_noise,
+    "shot_noise": effects.shot_noise,
+    "impulse_noise": effects.impulse_noise,
+    "defocus_blur": effects.defocus_blur,
+    "glass_blur": effects.glass_blur,
+    "motion_blur": effects.motion_blur,
+    "zoom_blur": effects.zoom_blur,
+    "snow": effects.snow,
+    "frost": effects.frost,
+    "fog": effects.fog,
+    "brightness": effects.brightness,
+    "contrast": effects.contrast,
+    "elastic_transform": effects.elastic_transform,
+    "pixelate": effects.pixelate,
+    "jpeg_compression": effects.jpeg_compression,
 }
 _EXTRA: dict[str, Callable[[Images, Any, Random], Images]] = {
-    "speckle_noise": noise.speckle_noise,
-    "gaussian_blur": blur.gaussian_blur,
+    "speckle_noise": effects.speckle_noise,
+    "gaussian_blur": effects.gaussian_blur,
     "spatter": spatter,
-    "saturate": digital.saturate,
+    "saturate": effects.saturate,
 }
 _FUNCTIONS = _MAIN | _EXTRA
 CORRUPTIONS = tuple(_MAIN)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramen.data.corruptions import filters
-from ramen.data.corruptions.filters import Images
-from ramen.data.corruptions.pixels import Random
+from ramen.data.corruptions.filters import Images, Random
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]

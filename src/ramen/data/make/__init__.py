@@ -6,8 +6,6 @@ in the folder records how the set was made: parameters, seed, source, versions, 
 came from.
 """
 
-from ramen.data.make.cifar_c import CIFAR_NAMES, make_cifar_c
-from ramen.data.make.imagenet_c import make_imagenet_c
-from ramen.data.make.settings import ALL_CORRUPTIONS
+from ramen.data.make.make import ALL_CORRUPTIONS, CIFAR_NAMES, make_cifar_c, make_imagenet_c
 
 __all__ = ["ALL_CORRUPTIONS", "CIFAR_NAMES", "make_cifar_c", "make_imagenet_c"]

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramen.data.streams.order_parts import ROUNDING, join, shuffle, starts
-from ramen.data.streams.protocols import Candidates, Order, protocol
+from ramen.data.streams.orders import ROUNDING, Candidates, Order, join, protocol, shuffle, starts
 from ramen.utils import checks
-from ramen.utils.random_draws import Draws, IntArray
+from ramen.utils.draws import Draws, IntArray
 
 MOST_SLOTS = 100  # of RoTTA, however many classes there are
 SLOT_IMAGES = 128  # of StatA: the batches that it counts

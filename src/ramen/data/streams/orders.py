@@ -1,16 +1,182 @@
-"""The orders of streams, one function per protocol; those that depend on labels are in ``label_orders``.
+"""The orders of streams: what a protocol is, one function per protocol, and the names that others use.
 
-All random numbers come from ``Draws``, so that the seed determines the order on every machine.
+A protocol puts candidate images into an order. Those that depend on labels are in ``label_orders``. All
+random numbers come from ``Draws``, so that the seed determines the order on every machine.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from ramen.data.streams.order_parts import ROUNDING, domain_order, join, shuffle, starts
-from ramen.data.streams.protocols import Candidates, Order, protocol
 from ramen.utils import checks
-from ramen.utils.random_draws import Draws, FloatArray, IntArray
+from ramen.utils.draws import Draws, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A name that stands for a protocol with some of its parameters set."""
+
+    protocol: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.protocol, *(f"{name}={value}" for name, value in self.parameters.items())])
+
+
+# NOTE's construction of correlated labels, as in ROID's benchmark; and that of StatA
+_NOTE = {"slots": "classes", "balance": True, "at_least": 10}
+_STATA = {"slots": "batches", "within": "shuffled"}
+
+ALIASES: Mapping[str, Alias] = MappingProxyType(
+    {
+        # the settings of ROID's benchmark
+        "mixed_domains": Alias("mixed"),
+        "reset_each_shift": Alias("single"),
+        "mixed_domains_correlated": Alias("correlated", _NOTE),
+        "mixed_correlated": Alias("correlated", _NOTE),
+        "note": Alias("correlated", {**_NOTE, "domains": "successive"}),
+        "class_sorted": Alias("by_class", {"order": "ascending"}),  # if it is given no delta
+        # MoETTA's, with data sets that a manifest makes one
+        "potpourri": Alias("mixed"),
+        # CoTTA's
+        "continual_rounds": Alias("cyclic", {"images": "repeated"}),
+        # RoTTA's
+        "dirichlet": Alias("correlated"),
+        "non_iid": Alias("correlated"),
+        "practical": Alias("correlated", {"domains": "successive"}),
+        # StatA's
+        "stata_low": Alias("correlated", {**_STATA, "delta": 0.1}),
+        "stata_medium": Alias("correlated", {**_STATA, "delta": 0.01}),
+        "stata_high": Alias("correlated", {**_STATA, "delta": 0.001}),
+        "stata_separate": Alias("by_class"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The images that a stream may use, domain after domain; the arrays have one entry per image."""
+
+    domain_names: tuple[str, ...]
+    domain: IntArray
+    label: IntArray
+    severities: tuple[int, ...] = ()  # ascending, if each image exists at several severities
+
+    def by_domain(self, order: Iterable[int] | None = None) -> Iterator[IntArray]:
+        """The indices of each domain's candidates; skips domains without any."""
+        for number in range(len(self.domain_names)) if order is None else order:
+            indices = np.flatnonzero(self.domain == number)
+            if len(indices):
+                yield indices
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order that a protocol chose."""
+
+    indices: IntArray  # into the candidates
+    resets: tuple[int, ...] = ()  # positions in the stream before which a method is reset
+    severity: IntArray | None = None  # per image, if the candidates have several
+    rounds: tuple[int, ...] = ()  # positions at which the domains begin again, if they do
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is known about a protocol."""
+
+    name: str
+    description: str
+    arrange: Callable[..., Order]
+    parameters: Mapping[str, Any]  # its own parameters with their defaults
+    exhaustive: bool  # whether every candidate comes exactly once, whatever the parameters
+    severities: bool = False  # whether it needs one data set per severity
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items()) or "none"
+        return f"{self.name}: {self.description}\n  parameters: {listed}"
+
+
+PROTOCOLS: dict[str, Protocol] = {}
+
+
+def protocol(description: str, **facts: bool) -> Callable[[Callable[..., Order]], Callable[..., Order]]:
+    """Decorator that registers a protocol under the name of the function."""
+
+    def register(arrange: Callable[..., Order]) -> Callable[..., Order]:
+        own = list(inspect.signature(arrange).parameters.values())[2:]  # after candidates and draws
+        name = arrange.__name__
+        PROTOCOLS[name] = Protocol(
+            name, description, arrange, {p.name: p.default for p in own}, **({"exhaustive": True} | facts)
+        )
+        return arrange
+
+    return register
+
+
+def find_protocol(name: str) -> Protocol:
+    """The protocol of that name, or that the alias stands for."""
+    return resolve_protocol(name, {})[0]
+
+
+def resolve_protocol(name: str, parameters: Mapping[str, Any]) -> tuple[Protocol, dict[str, Any]]:
+    """The protocol that a name or an alias stands for, and its parameters: the given ones override an alias.
+
+    >>> found, parameters = resolve_protocol("stata_high", {"slots": 20})
+    >>> found.name, parameters
+    ('correlated', {'slots': 20, 'within': 'shuffled', 'delta': 0.001})
+    """
+    alias = ALIASES.get(name)
+    if alias is not None:
+        return PROTOCOLS[alias.protocol], {**alias.parameters, **parameters}
+    if name not in PROTOCOLS:
+        raise ValueError(f"there is no protocol {name!r}{checks.nearest(str(name), [*PROTOCOLS, *ALIASES])}")
+    return PROTOCOLS[name], dict(parameters)
+
+
+# A count that differs from a whole number only in the last bit, such as 75 / 10 + 1/2 or the number of images
+# times the sum of their proportions, counts as that number: the last bit differs between machines.
+ROUNDING = 1e-9
+
+
+def shuffle(indices: IntArray, draws: Draws) -> IntArray:
+    """The indices in random order."""
+    return indices[draws.permutation(len(indices))]
+
+
+def join(parts: Sequence[IntArray]) -> IntArray:
+    """One part after the other."""
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def starts(parts: Sequence[IntArray]) -> tuple[int, ...]:
+    """The position at which each part begins in their sequence."""
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return (0, *ends[:-1]) if ends else ()
+
+
+def domain_order(candidates: Candidates, draws: Draws, order: Sequence[str] | str | None) -> list[int]:
+    """The indices of the domains in the requested order."""
+    known = candidates.domain_names
+    if order is None:
+        return list(range(len(known)))
+    if isinstance(order, str):
+        checks.choice("order", order, ("random",))
+        return list(draws.permutation(len(known)).tolist())
+    named = list(order)
+    for name in named:
+        if name not in known:
+            raise ValueError(f"order: there is no domain {name!r}{checks.nearest(str(name), known)}")
+    if len(set(named)) < len(named):
+        twice = next(name for name in named if named.count(name) > 1)
+        raise ValueError(f"order must name each domain once, got {twice!r} {named.count(twice)} times")
+    if missing := [name for name in known if name not in named]:
+        raise ValueError(f"order must name each domain once, {', '.join(missing)} missing")
+    return [known.index(name) for name in named]
+
 
 _IMAGES = ("repeated", "disjoint")  # whether an image comes again
 

@@ -5,25 +5,30 @@ The domains, labels and severities of a stream are for scoring and analysis; met
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-# these register the protocols
-import ramen.data.streams.label_orders
-import ramen.data.streams.orders  # noqa: F401
+import ramen.data.streams.label_orders  # noqa: F401  (registers its protocols)
 from ramen.data.dataset import Dataset, Domain, Labels, PreparedSource
-from ramen.data.streams.protocols import PROTOCOLS, Candidates, Protocol, find_protocol, resolve_protocol
-from ramen.data.streams.stream_inputs import StreamSource, resolve_source
+from ramen.data.streams.orders import PROTOCOLS, Candidates, Protocol, find_protocol, resolve_protocol
 from ramen.utils import checks
-from ramen.utils.random_draws import Draws, IntArray
+from ramen.utils.draws import Draws, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+# these register the protocols
+
+
+# What a stream is made from: a data set, one data set per severity, or only the labels of each domain.
+StreamSource: TypeAlias = Dataset | Mapping[int, Dataset] | Sequence[ArrayLike]
 
 __all__ = ["PROTOCOLS", "Protocol", "Stream", "find_protocol", "make_stream", "resolve_protocol"]
 
@@ -234,3 +239,64 @@ def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     return value if value is None or isinstance(value, str | int | float) else list(value)  # type: ignore[call-overload]
+
+
+def resolve_source(protocol: Protocol, given: StreamSource) -> tuple[Dataset, dict[int, Dataset]]:
+    """The data set that defines domains and labels, and that of each severity if the protocol has several."""
+    severities: dict[int, Dataset] = {}
+    if protocol.severities:
+        first, severities = _check_severities(protocol.name, given)
+    elif isinstance(given, Mapping):
+        raise TypeError(f"dataset: protocol {protocol.name!r} needs one data set, got a mapping")
+    else:
+        first = given if isinstance(given, Dataset) else _from_labels(given)
+    if not len(first):
+        raise ValueError(f"dataset: {first.name} has no images")
+    return first, severities
+
+
+def _check_severities(protocol: str, given: object) -> tuple[Dataset, dict[int, Dataset]]:
+    if not isinstance(given, Mapping) or not all(isinstance(d, Dataset) for d in given.values()):
+        raise TypeError(
+            f"dataset: protocol {protocol!r} needs a mapping from severity to data set, "
+            f"such as {{1: ..., 2: ..., 3: ...}}, got {type(given).__name__}"
+        )
+    if len(given) < 2:
+        raise ValueError(f"dataset: protocol {protocol!r} needs two severities or more, got {len(given)}")
+    checked = {checks.integer("dataset: severity", severity, 0): d for severity, d in given.items()}
+    severities = dict(sorted(checked.items()))
+    lowest, first = next(iter(severities.items()))
+    for severity, other in severities.items():
+        where = f"dataset: severity {severity} must have the same"
+        if other.classes != first.classes:
+            raise ValueError(f"{where} classes as severity {lowest}")
+        names, expected = ([domain.name for domain in d.domains] for d in (other, first))
+        if names != expected:
+            raise ValueError(f"{where} domains as severity {lowest}, {expected}, got {names}")
+        for domain, same in zip(other.domains, first.domains, strict=True):
+            if not np.array_equal(domain.labels, same.labels):
+                raise ValueError(f"{where} labels as severity {lowest} in domain {domain.name!r}")
+    return first, severities
+
+
+class _NoImages:
+    """Takes the place of the images in a stream that was made from labels."""
+
+    def read(self, indices: Sequence[int]) -> "Tensor | list[Path]":
+        raise ValueError("this stream was made from labels only: it has no images to read")
+
+
+def _from_labels(given: object) -> Dataset:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(f"dataset must be a Dataset or the labels of each domain, got {type(given).__name__}")
+    domains = []
+    for number, values in enumerate(given):
+        labels = np.asarray(values)
+        integers = labels.ndim == 1 and (not len(labels) or np.issubdtype(labels.dtype, np.integer))
+        if not integers or (labels < 0).any():
+            raise ValueError(
+                f"dataset: labels of domain {number} must be whole numbers, at least 0, one per image"
+            )
+        domains.append(Domain(str(number), labels.astype(np.int64), _NoImages()))
+    count = max((int(d.labels.max()) + 1 for d in domains if len(d)), default=0)
+    return Dataset("labels", tuple(map(str, range(count))), tuple(domains))

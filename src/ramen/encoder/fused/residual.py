@@ -6,7 +6,7 @@ The same numbers as the module's own forward pass and autograd, from the module'
   image's gradient of weight and bias into that image's row of one table (``ramen.kernels.channel_norm``);
 - no gradient of a weight or of the images is computed, and of a convolution only its output is saved.
 
-What they compute with is a ``FusedNetwork``; readers make it (``ramen.encoder.fused.readers.residual``).
+What they compute with is a ``FusedNetwork``; ``ramen.encoder.fused.read_residual`` makes it.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.fused.description import Head
+from ramen.encoder.fused.tower import Head
 from ramen.kernels import channel_norm, mean_pool
 from ramen.kernels.channel_norm import ChannelNorm
 from ramen.kernels.norm import new_gradient_rows

@@ -18,11 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.fused.description import FusedAttention, FusedBlock, FusedMlp, FusedTower
+from ramen.encoder.fused.tower import FusedAttention, FusedBlock, FusedMlp, FusedTower
 from ramen.kernels import activation, attention, norm
 from ramen.kernels.attention import AttentionResult
 from ramen.kernels.norm import AffinePlace, NormResult
-from ramen.utils.byte_views import as_wide_integers
 
 
 @dataclass
@@ -80,7 +79,7 @@ class FusedTransformer:
         tokens[:, prefix:, channels * down * across :] = 0
         pixels, patches = images.detach().contiguous(), tokens
         if images.device.type == "cuda":  # pixels that stay neighbours are moved together
-            pixels, patches = as_wide_integers(pixels, patches, run=across)
+            pixels, patches = _as_wide_integers(pixels, patches, across)
         across = across * tokens.element_size() // patches.element_size()
         pixels = pixels[:, :, : rows * down, : columns * across].unflatten(2, (rows, down))
         pixels = pixels.unflatten(4, (columns, across)).permute(0, 2, 4, 1, 3, 5)
@@ -229,6 +228,16 @@ class FusedTransformer:
             normalised[:, :1] += gradients[0] @ part.qkv_weight[:width]
             stream = F.pad(stream, (0, 0, 0, normalised.shape[1] - 1))
         return norm.backward(normalised, saved.norm, affine, part.norm, stream, rows)
+
+
+def _as_wide_integers(pixels: Tensor, patches: Tensor, run: int) -> list[Tensor]:
+    """The same bytes as the widest integers that divide ``run`` numbers, and at which every row begins."""
+    tensors = pixels, patches
+    lengths = [n for t in tensors for n in (t.shape[-1], t.storage_offset(), *t.stride()[:-1])]
+    sizes = [n * pixels.element_size() for n in (run, *lengths)]
+    integers = (torch.int64, torch.int32, torch.int16, torch.int8)
+    widest = next(dtype for dtype in integers if all(size % dtype.itemsize == 0 for size in sizes))
+    return [tensor.view(widest) for tensor in tensors]
 
 
 def _attention_inputs(part: FusedAttention, x: Tensor, first_only: bool) -> tuple[Tensor, ...]:

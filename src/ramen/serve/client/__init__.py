@@ -1,1 +1,1 @@
-"""The client of a Ramen service: ``ramen.Client`` and ``ramen.AsyncClient``, without torch."""
+"""Names of clients that stay for one version: see ``ramen.client``."""

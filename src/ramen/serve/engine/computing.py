@@ -1,104 +1,88 @@
-"""Answers a batch: the images of all its streams share the passes, each stream keeps to its own memory.
+"""Computes batches: the images of all streams share the passes, each stream keeps to its own memory.
 
-A batch is begun, which a GPU goes on with by itself, and finished, which waits for what it has computed. So
-the next one may be begun while this one is being computed and its answers are sent.
+One thread has the device and the methods. A batch is begun, which a GPU goes on with by itself, and finished,
+which waits for what it has computed: in a thread of its own if the next batch is to be begun meanwhile.
 """
 
-import threading
+import asyncio
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from ramen.client.operations import Answers
+from ramen.client.result import Result
+from ramen.kernels.graphs import CALLS_TO_RECORD
 from ramen.methods import Method, predict_together
-from ramen.methods._answers import Prediction
-from ramen.serve.batch_answers import (
-    BatchAnswers,
-    BatchResults,
-    FailureLog,
-    PendingAnswers,
-    begin_together,
-)
-from ramen.serve.decoders import DecodedSource
-from ramen.serve.engine.answer_ids import AnswerIds
-from ramen.serve.engine.answers import StreamAnswer
+from ramen.methods._method import Prediction
+from ramen.predict.answers import BatchAnswers, BatchNumbers, FailureLog, PendingAnswers, begin_together
+from ramen.predict.decoding import DecodedSource
 from ramen.serve.engine.pixel_rows import PixelRows
-from ramen.serve.engine.rates import Rates
-from ramen.serve.engine.served_stream import Resident, ServedStream
+from ramen.serve.engine.scheduler import Request
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.ticket import Ticket
-from ramen.serve.result import Result
+from ramen.serve.engine.stream import LoadedStream, Stream
+
+_WARM_UP_SECONDS = 15.0  # after which batches that are not necessary are left out
+_MOST_COUNTS = 128  # of images for which a batch is computed, beside the sizes of the passes
+
+Value = TypeVar("Value")
 
 
-@dataclass
-class Counters:
-    """What was answered since the engine was started."""
+class Part:
+    """The images of one stream in a batch.
 
-    images: int = 0
-    requests: int = 0
-    batches: int = 0
-    changed: int = 0
-    fallbacks: int = 0
-    undecodable: int = 0
+    Args:
+        stream: The stream.
+        requests: Its requests, in order.
 
+    Attributes:
+        sources: What became of each image.
+        keys: Of the images that have pixels.
+        pending: What is on its way from the device; None if nothing could be computed, or there is no image.
+        version: How many images its method had seen after them.
+        numbers: The answers for the images that have pixels.
+        bytes: What the stream's memory takes now.
+    """
 
-class _Part:
-    """The images of one stream in a batch."""
-
-    def __init__(self, stream: ServedStream, tickets: Sequence[Ticket]) -> None:
-        assert stream.resident is not None
-        self.stream, self.tickets = stream, tickets
-        self.resident: Resident = stream.resident
+    def __init__(self, stream: Stream, requests: Sequence[Request]) -> None:
+        assert stream.loaded is not None
+        self.stream, self.requests = stream, requests
+        self.loaded: LoadedStream = stream.loaded
         self.sources: list[DecodedSource] = [
-            source for ticket in tickets for source in (ticket.decoded or ())
+            source for request in requests for source in request.decoded or ()
         ]
-        self.keys = [source.key for source in self.sources if source.error is None]  # of what has pixels
-        self.groups = [ticket.pixels for ticket in tickets if ticket.pixels]
+        self.keys = [source.key for source in self.sources if source.error is None]
+        self.groups = [request.pixels for request in requests if request.pixels]
         self.pixels: Tensor | None = None  # all of these, as soon as they are on the device
-        self.version = 0  # how many images its method had seen after them
+        self.pending: PendingAnswers | Exception | None = None
+        self.numbers: BatchNumbers | None = None
+        self.version = self.bytes = 0
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
-@dataclass(frozen=True)
-class _Answered:
-    """A result for each image of a part, with its probabilities and its id."""
-
-    results: list[Result]
-    answers: list[StreamAnswer]
-    fallbacks: int
-
-
-@dataclass(frozen=True)
-class BegunBatch:
-    """A batch that is being computed.
-
-    Attributes:
-        tickets: All of them.
-        parts: Their images by stream, with what is on its way for each; None if there is nothing.
-        started: When it was begun, on the monotonic clock.
-    """
-
-    tickets: Sequence[Ticket]
-    parts: list[tuple[_Part, PendingAnswers | Exception | None]]
-    started: float
+def parts_of(batch: Sequence[Request]) -> list[Part]:
+    """The images of a batch by stream."""
+    by_stream: dict[Stream, list[Request]] = {}
+    for request in batch:
+        by_stream.setdefault(request.stream, []).append(request)
+    return [Part(stream, requests) for stream, requests in by_stream.items()]
 
 
-class BatchComputing:
-    """Answers batches, one after the other; one thread may begin a batch while another finishes the last one.
+class Computing:
+    """The thread of the device; what is awaited is done there.
 
     Args:
         settings: How batches are computed.
         device: Where.
         rows: Makes batches of pixels.
-        ids: Names answers.
-        rates: Learns what was answered, and how quickly.
         failures: Where errors are logged.
-        threads: For thumbnails.
+        overlapping: Whether a batch may be begun while the one before is being computed.
 
     Attributes:
         batch_sizes: That passes through the encoder have, the smallest first; empty for whatever comes.
@@ -109,86 +93,67 @@ class BatchComputing:
         settings: EngineSettings,
         device: torch.device,
         rows: PixelRows,
-        ids: AnswerIds,
-        rates: Rates,
         failures: FailureLog,
-        threads: Executor,
+        *,
+        overlapping: bool,
     ) -> None:
-        self._invariant, self._rows = settings.invariant, rows
+        self._invariant, self._rows, self._failures = settings.invariant, rows, failures
+        self._overlapping = overlapping
         self.batch_sizes = _batch_sizes(settings, device)
-        self._ids, self._rates, self._failures, self._threads = ids, rates, failures, threads
-        self._methods = threading.Lock()  # methods of streams, and the device, serve one thread at a time
-        self.counters = Counters()
+        self._device, self._answering = (
+            ThreadPoolExecutor(1, thread_name_prefix=f"ramen-{name}") for name in ("device", "answers")
+        )
 
-    def begin(self, tickets: Sequence[Ticket]) -> BegunBatch:
-        """Compute answers for tickets, whose streams are in memory; does not wait for a GPU.
+    async def compute(self, parts: Sequence[Part]) -> float:
+        """Give each part its numbers, and return when that began."""
+        started = await _in(self._device, self._begin, parts)
+        if self._overlapping:
+            await _in(self._answering, self._finish, parts)
+            if any(len(part) and part.numbers is None for part in parts):
+                await _in(self._device, self._answer_zero_shot, parts)
+        return started
 
-        Args:
-            tickets: Resolved by ``finish``.
-        """
-        started = time.monotonic()
-        with self._methods:
-            parts = _parts(tickets)
-            return BegunBatch(tickets, list(zip(parts, self._begin(parts), strict=True)), started)
+    async def save(self, answered: Sequence[tuple[Part, Sequence[Answers]]]) -> None:
+        """Hand what was learned to the stores, which write it in threads of their own if it is time to."""
+        await _in(self._device, self._save, answered)
 
-    def finish(self, batch: BegunBatch, computed: Callable[[], None]) -> None:
-        """Answer all tickets of a batch.
+    def warm_up(self, answers: BatchAnswers) -> None:
+        """Compute blank batches with a fresh method, which is of no use afterwards."""
+        self._device.submit(_warm_up, self, answers).result()
 
-        Args:
-            batch: Its tickets are resolved when this returns.
-            computed: Called before that, as soon as the answers are known.
-        """
-        outcomes = [self._results(part, pending) for part, pending in batch.parts]
-        computed_ms = 1000 * (time.monotonic() - batch.started)
-        answered = [
-            self._answered(part, outcome, batch.started, computed_ms)
-            for (part, _), outcome in zip(batch.parts, outcomes, strict=True)
-        ]
-        self._count(batch.tickets, answered, computed_ms)
-        computed()
-        for (part, _), one in zip(batch.parts, answered, strict=True):
-            _resolve(part.tickets, one.answers)
-        with self._methods:
-            for (part, _), one in zip(batch.parts, answered, strict=True):
-                self._save(part, one)
+    def close(self) -> None:
+        """End the threads."""
+        for threads in (self._device, self._answering):
+            threads.shutdown()
 
-    def begin_blank(self, answers: BatchAnswers, tickets: Sequence[int]) -> PendingAnswers | Exception:
-        """Compute blank images as if they had been sent, for nobody; does not wait for a GPU.
-
-        Args:
-            answers: Of a method that is used for nothing else.
-            tickets: How many images each ticket has.
-        """
-        pixels = self._rows.on_device([[self._rows.blank(count)] for count in tickets])
-        predictions = self._predict_together([(answers.method, answers.images(pixels))])
-        return begin_together([answers], predictions)[0]
-
-    # -- numbers ------------------------------------------------------------------------------------
-
-    def _begin(self, parts: Sequence[_Part]) -> list[PendingAnswers | Exception | None]:
-        """What is on its way for each part, or why there is nothing; None if nothing could be computed."""
-        filled = [part for part in parts if len(part)]
-        found: dict[_Part, PendingAnswers | Exception] = {}
+    def _begin(self, parts: Sequence[Part]) -> float:
+        """Compute answers, and return when that began; does not wait for a GPU."""
+        started, filled = time.monotonic(), [part for part in parts if len(part)]
         try:
             if filled:
                 predictions = self._predict(filled)
-                begun = begin_together([part.resident.answers for part in filled], predictions)
-                found = dict(zip(filled, begun, strict=True))
+                begun = begin_together([part.loaded.answers for part in filled], predictions)
+                for part, pending in zip(filled, begun, strict=True):
+                    part.pending = pending
         except Exception as error:
             self._failures.add("a batch failed, so that it was answered zero-shot", error)
         for part in parts:
-            part.version = part.resident.method.images_seen
-        return [found.get(part) for part in parts]
+            method = part.loaded.method
+            part.version, part.bytes = method.images_seen, method.allocated_bytes()
+        if not self._overlapping:
+            self._finish(parts)
+            self._answer_zero_shot(parts)
+        return started
 
-    def _predict(self, parts: Sequence[_Part]) -> Sequence[Prediction | Exception]:
+    def _predict(self, parts: Sequence[Part]) -> Sequence[Prediction | Exception]:
         """A prediction per part, or why its method has none."""
         counts = [len(part) for part in parts]
         pixels = self._rows.on_device([groups for part in parts for groups in part.groups])
         for part, piece in zip(parts, pixels.split(counts), strict=True):
             part.pixels = piece
-        pieces = parts[0].resident.answers.images(pixels).split(counts)
+        pieces = parts[0].loaded.answers.images(pixels).split(counts)
         return self._predict_together(
-            [(part.resident.method, piece) for part, piece in zip(parts, pieces, strict=True)]
+            [(part.loaded.method, piece) for part, piece in zip(parts, pieces, strict=True)]
         )
 
     def _predict_together(self, parts: Sequence[tuple[Method, Tensor]]) -> Sequence[Prediction | Exception]:
@@ -199,85 +164,55 @@ class BatchComputing:
             invariant=self._invariant,
         )
 
-    def _results(self, part: _Part, pending: PendingAnswers | Exception | None) -> BatchResults:
-        if not len(part):
-            return BatchResults([])
-        answers = part.resident.answers
-        results = None if pending is None else answers.finish(part.keys, pending)
-        if results is not None:
-            return results
-        with self._methods:
-            pixels = self._rows.on_device(part.groups) if part.pixels is None else part.pixels
-            return answers.zero_shot(part.keys, pixels, part.version)
+    @staticmethod
+    def _finish(parts: Sequence[Part]) -> None:
+        """Wait for the answers, in a thread of its own if the device computes the next batch meanwhile."""
+        for part in parts:
+            if part.pending is not None:
+                part.numbers = part.loaded.answers.finish(part.pending)
+                part.pending = None
 
-    # -- answers ------------------------------------------------------------------------------------
+    def _answer_zero_shot(self, parts: Sequence[Part]) -> None:
+        """Answer parts whose methods have failed."""
+        for part in parts:
+            if len(part) and part.numbers is None:
+                pixels = self._rows.on_device(part.groups) if part.pixels is None else part.pixels
+                part.numbers = part.loaded.answers.zero_shot(pixels, part.version)
 
-    def _answered(self, part: _Part, outcome: BatchResults, started: float, computed_ms: float) -> _Answered:
-        found = iter(zip(outcome.results, outcome.probabilities, strict=True))
-        numbers = part.resident.recent.class_numbers
-        arrivals = [ticket.arrived for ticket in part.tickets for _ in range(len(ticket))]
-        answers = []
-        for source, arrived in zip(part.sources, arrivals, strict=True):
-            if source.error is not None:
-                result, probabilities = Result.failed(source.key, source.error, part.version), None
-            else:
-                result, probabilities = next(found)
-            number = ""
-            if result.label is not None and result.zero_shot_label is not None:
-                labels = numbers[result.label], numbers[result.zero_shot_label]
-                number = self._ids.add(part.stream.serial, *labels)
-            queued_ms = 1000 * (started - arrived)
-            answers.append(
-                StreamAnswer(number, part.stream.name, result, probabilities, queued_ms, computed_ms)
-            )
-        results = [answer.result for answer in answers]
-        fallbacks = outcome.zero_shot_fallbacks
-        part.stream.update(lambda facts: facts.with_answers(results, fallbacks))
-        part.resident.recent.add(results)
-        self._keep_changed(part, results)
-        return _Answered(results, answers, fallbacks)
+    def _save(self, answered: Sequence[tuple[Part, Sequence[Answers]]]) -> None:
+        for part, answers in answered:
+            if part.loaded.store is not None and len(part):
+                try:
+                    part.loaded.store.save(_Results(answers))
+                except Exception as error:
+                    self._failures.add("what was learned could not be saved", error)
 
-    def _keep_changed(self, part: _Part, results: Sequence[Result]) -> None:
-        recent = part.resident.recent
-        if recent.keeps_images:
-            for source, result in zip(part.sources, results, strict=True):
-                if result.changed and source.pixels is not None:
-                    self._threads.submit(recent.keep, result, source.pixels)
+    def begin_blank(self, answers: BatchAnswers, requests: Sequence[int]) -> PendingAnswers | Exception:
+        """Compute blank images as if they had been sent, for nobody; does not wait for a GPU.
 
-    def _count(self, batch: Sequence[Ticket], answered: Sequence[_Answered], computed_ms: float) -> None:
-        results = [result for one in answered for result in one.results]
-        errors = sum(result.error is not None for result in results)
-        now, counters = time.monotonic(), self.counters
-        counters.images += len(results) - errors
-        counters.requests += len(batch)
-        counters.batches += 1
-        counters.changed += sum(result.changed for result in results)
-        counters.fallbacks += sum(one.fallbacks for one in answered)
-        counters.undecodable += errors
-        latencies = [1000 * (now - ticket.arrived) for ticket in batch for _ in range(len(ticket))]
-        self._rates.add(len(results), computed_ms, latencies)
-
-    def _save(self, part: _Part, answered: _Answered) -> None:
-        store = part.resident.store
-        if store is None or not len(part):
-            return
-        try:
-            store.save(answered.results)
-        except Exception as error:
-            self._failures.add("what was learned could not be saved", error)
+        Args:
+            answers: Of a method that is used for nothing else.
+            requests: How many images each request has.
+        """
+        pixels = self._rows.on_device([[self._rows.blank(count)] for count in requests])
+        predictions = self._predict_together([(answers.method, answers.images(pixels))])
+        return begin_together([answers], predictions)[0]
 
 
-def _parts(batch: Sequence[Ticket]) -> list[_Part]:
-    by_stream: dict[ServedStream, list[Ticket]] = {}
-    for ticket in batch:
-        by_stream.setdefault(ticket.stream, []).append(ticket)
-    return [_Part(stream, tickets) for stream, tickets in by_stream.items()]
+class _Results(Sequence[Result]):
+    """The results of a batch, made when they are written."""
 
+    def __init__(self, answers: Sequence[Answers]) -> None:
+        self._answers = answers
 
-def _resolve(tickets: Sequence[Ticket], answers: Sequence[StreamAnswer]) -> None:
-    rest = iter(answers)
-    for ticket in tickets:
-        ticket.future.set_result([next(rest) for _ in range(len(ticket))])
+    def __len__(self) -> int:
+        return sum(map(len, self._answers))
+
+    def __iter__(self) -> Iterator[Result]:
+        return (answer.result for answers in self._answers for answer in answers)
+
+    def __getitem__(self, place: Any) -> Any:
+        return list(self)[place]
 
 
 def _batch_sizes(settings: EngineSettings, device: torch.device) -> tuple[int, ...]:
@@ -293,3 +228,55 @@ def _batch_sizes(settings: EngineSettings, device: torch.device) -> tuple[int, .
     while sizes[-1] < settings.max_batch:
         sizes.append(min(2 * sizes[-1], settings.max_batch))
     return tuple(sizes)
+
+
+# -- before the first request ---------------------------------------------------------------------------
+
+
+def _warm_up(computing: Computing, answers: BatchAnswers) -> None:
+    """Compute blank batches: what a GPU does for the first time takes long.
+
+    Kernels are loaded, compiled and recorded, memory of the device is allocated and memory of the host
+    pinned. Each of these may hold up all computing, for a quarter of a second in the worst case.
+    What remains is that of a stream itself: its memory, which grows a few times, and the recording of its
+    steps. On a CPU there are no sizes to get ready for, and nothing is done.
+
+    Args:
+        computing: Computes batches.
+        answers: Of a fresh method, which is of no use afterwards.
+    """
+    started, sizes = time.monotonic(), computing.batch_sizes
+    if not sizes:
+        return
+    for size in reversed(sizes):  # the largest first: batches of the others find room in its memory
+        # one more than are needed to record: pinned memory for as many answers that are on their way
+        _compute_blank(computing, answers, [_divided(size, n) for n in range(CALLS_TO_RECORD + 1)])
+    with ExitStack() as stack:  # other kernels are the best for a memory that is full
+        for memory in answers.method.memories.values():
+            stack.enter_context(memory.rehearsal())
+        _compute_blank(computing, answers, [_divided(size) for size in sizes])
+    for count in _other_counts(sizes):  # they pass in one of these sizes, but are copied as they are
+        if time.monotonic() - started > _WARM_UP_SECONDS:
+            break
+        _compute_blank(computing, answers, [_divided(count)])
+
+
+def _divided(images: int, number: int = 0) -> list[int]:
+    """Images per request: all in one for odd numbers, else in two, which are joined on their way."""
+    return [images] if images == 1 or number % 2 else [1, images - 1]
+
+
+def _other_counts(sizes: Sequence[int]) -> Iterable[int]:
+    most = max(sizes, default=0)
+    return [count for count in range(most, 0, -max(1, most // _MOST_COUNTS)) if count not in sizes]
+
+
+def _compute_blank(computing: Computing, answers: BatchAnswers, batches: Iterable[Sequence[int]]) -> None:
+    begun = [computing.begin_blank(answers, requests) for requests in batches]
+    for pending in begun:
+        if isinstance(pending, PendingAnswers):  # a method that fails is no reason not to start
+            pending.wait()
+
+
+async def _in(thread: ThreadPoolExecutor, work: Callable[..., Value], *given: Any) -> Value:
+    return await asyncio.get_running_loop().run_in_executor(thread, work, *given)

@@ -3,36 +3,83 @@
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 
-from ramen.serve.decoders import DecodedSource
+from ramen.client.operations import SentImage
+from ramen.images.file_checks import declared_size
+from ramen.predict.decoding import DecodedSource
 from ramen.serve.engine.group_decoding import DecodedSlot, GroupDecoder
 from ramen.serve.engine.pixel_rows import PixelGroup, PixelRows, Pixels, Size
-from ramen.serve.engine.served_stream import ServedStream
-from ramen.serve.engine.ticket import Ticket, TicketState
+from ramen.serve.engine.scheduler import Request
+from ramen.serve.engine.stream import Stream
 
-_LOOK = 0.05  # seconds after which is looked whether decoded tickets have gone unanswered
+_LOOK = 0.05  # seconds after which is looked whether decoded requests have gone unanswered
+_MOST_BYTES = 2**29  # that files may take while they are decoded; beyond it, threads wait for each other
+_PIXEL_BYTES = 8  # that a decoder takes for a pixel, if colours are converted or the image is turned
+_HEADER = 4096  # bytes
+_PIXELS_PER_BYTE = 100  # of a file whose header was not read; photographs have about ten
 
 _log = logging.getLogger("ramen")
 
 
-class _Decoding:
-    """A ticket whose images are being decoded, each into its slot.
+class DecodingMemory:
+    """Memory for all decoders: a thread waits until others have given back what its image needs.
+
+    A file of a few kilobytes may decode to a hundred megabytes, and each core may decode one at a time.
 
     Args:
-        ticket: The ticket.
+        most: Bytes; an image that needs more is decoded alone.
+    """
+
+    def __init__(self, most: int = _MOST_BYTES) -> None:
+        self._most = self._free = most
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, nbytes: int) -> Iterator[None]:
+        """A block with so many bytes, begun when they are free."""
+        nbytes = min(nbytes, self._most)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= nbytes)
+            self._free -= nbytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += nbytes
+                self._changed.notify_all()
+
+
+def decoding_bytes(image: SentImage) -> int:
+    """What it takes to decode an image, as far as its header says; nothing for pixels."""
+    if isinstance(image.data, np.ndarray) and image.data.ndim > 1:
+        return 0
+    try:
+        size = declared_size(bytes(image.data[:_HEADER]))
+    except (ValueError, IndexError):  # it is damaged, or its header is longer
+        size = None
+    return _PIXEL_BYTES * (size[0] * size[1] if size is not None else _PIXELS_PER_BYTE * image.nbytes)
+
+
+class _Decoding:
+    """A request whose images are being decoded, each into its slot.
+
+    Args:
+        request: The request.
         slots: Memory for each image.
         unresized: Images of this size are left as they are.
         resized: The size of the others.
     """
 
-    def __init__(self, ticket: Ticket, slots: Pixels, unresized: Size | None, resized: Size) -> None:
-        self.ticket, self.images, self.slots = ticket, ticket.images, slots
+    def __init__(self, request: Request, slots: Pixels, unresized: Size | None, resized: Size) -> None:
+        self.request, self.images, self.slots = request, request.images, slots
         self.unresized, self._resized = unresized, resized
-        self._found = [DecodedSlot("not decoded")] * len(ticket)
-        self._missing, self._lock = len(ticket), threading.Lock()
+        self._found = [DecodedSlot("not decoded")] * len(request)
+        self._missing, self._lock = len(request), threading.Lock()
 
     def put(self, images: slice, found: Sequence[DecodedSlot]) -> bool:
         """Whether these were the last ones."""
@@ -47,7 +94,7 @@ class _Decoding:
         return next((found.size for found in self._found if found.error is None), None)
 
     def finish(self) -> list[DecodedSource]:
-        """Give the ticket its pixels, those of images without an error; returns what became of each image."""
+        """Give the request the pixels of its images; returns what became of each image."""
         good = [place for place, found in enumerate(self._found) if found.error is None]
         groups = []
         for is_resized, size in ((False, self.unresized), (True, self._resized)):
@@ -55,7 +102,7 @@ class _Decoding:
             if size is not None and places:
                 pixels = torch.from_numpy(self._pixels([good[n] for n in places], size))
                 groups.append(PixelGroup(pixels, places))
-        self.ticket.pixels = groups
+        self.request.pixels = groups
         shown = {
             good[place]: row
             for group in groups
@@ -106,7 +153,7 @@ def even_pieces(images: int, most: int, threads: int) -> list[slice]:
 
 
 class DecodingThreads:
-    """Decodes the images of tickets.
+    """Decodes the images of requests.
 
     Under overload most of what waits is not answered soon, or ever. Decoding it ahead would take the time of
     those that are.
@@ -115,8 +162,8 @@ class DecodingThreads:
         decoders: One for each thread: from bytes or pixels to pixels.
         rows: Where these are put.
         files_per_turn: How many files a thread decodes at a time, at most.
-        ahead: How many images may be decoded and still wait, beside those of the last ticket.
-        done: Called with a ticket and its decoded images, in order.
+        ahead: How many images may be decoded and still wait, beside those of the last request.
+        done: Called with a request and its decoded images, in order.
     """
 
     def __init__(
@@ -125,13 +172,14 @@ class DecodingThreads:
         rows: PixelRows,
         files_per_turn: int,
         ahead: int,
-        done: Callable[[Ticket, list[DecodedSource]], None],
+        done: Callable[[Request, list[DecodedSource]], None],
     ) -> None:
         self._rows, self._files_per_turn, self._most, self._done = rows, files_per_turn, ahead, done
+        self._memory = DecodingMemory()
         self._changed = threading.Condition()
-        self._lines: OrderedDict[ServedStream, deque[Ticket]] = OrderedDict()  # in the order of their turns
-        self._pieces: deque[tuple[_Decoding, slice]] = deque()  # of tickets that were begun
-        self._begun: list[Ticket] = []  # some of these are being answered, or gone
+        self._lines: OrderedDict[Stream, deque[Request]] = OrderedDict()  # in the order of their turns
+        self._pieces: deque[tuple[_Decoding, slice]] = deque()  # of requests that were begun
+        self._begun: list[Request] = []  # some of these are being answered, or gone
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, args=(decoder,), name=f"ramen-decoding-{number}", daemon=True)
@@ -140,16 +188,16 @@ class DecodingThreads:
         for thread in self._threads:
             thread.start()
 
-    def start(self, ticket: Ticket) -> None:
-        """Decode a ticket's images in due course; at once, if there is nothing to do."""
-        whole = self._rows.view_of(ticket.images)
+    def start(self, request: Request) -> None:
+        """Decode a request's images in due course; at once, if there is nothing to do."""
+        whole = self._rows.view_of(request.images)
         if whole is not None:
-            ticket.pixels = [PixelGroup(whole, range(len(whole)))]
-            rows = zip(ticket.images, whole.numpy(), strict=True)
-            self._done(ticket, [DecodedSource(image.key, row.transpose(2, 0, 1)) for image, row in rows])
+            request.pixels = [PixelGroup(whole, range(len(whole)))]
+            rows = zip(request.images, whole.numpy(), strict=True)
+            self._done(request, [DecodedSource(image.key, row.transpose(2, 0, 1)) for image, row in rows])
             return
         with self._changed:
-            self._lines.setdefault(ticket.stream, deque()).append(ticket)
+            self._lines.setdefault(request.stream, deque()).append(request)
             self._changed.notify()
 
     def answering(self) -> None:
@@ -165,13 +213,15 @@ class DecodingThreads:
         decoder.close()
 
     def _decode(self, decoder: GroupDecoder, decoding: _Decoding, images: slice) -> None:
-        if decoding.ticket.state is not TicketState.WAITING:
+        if not decoding.request.is_waiting:
             return  # nobody wants it any more
-        if decoding.put(images, _found(decoder, decoding, images)):
-            self._done(decoding.ticket, decoding.finish())
+        with self._memory.taken(max(map(decoding_bytes, decoding.images[images]))):
+            found = _found(decoder, decoding, images)
+        if decoding.put(images, found):
+            self._done(decoding.request, decoding.finish())
             size = decoding.usual_size
             is_left = size is not None and self._rows.is_resized_later(size)
-            decoding.ticket.stream.usual_size = size if is_left else None
+            decoding.request.stream.usual_size = size if is_left else None
 
     def _next(self) -> tuple[_Decoding, slice] | None:
         """Wait for the next images; None when there will be none."""
@@ -184,21 +234,21 @@ class DecodingThreads:
             return self._pieces.popleft()
 
     def _has_room(self) -> bool:
-        self._begun = [ticket for ticket in self._begun if ticket.state is TicketState.WAITING]
+        self._begun = [request for request in self._begun if request.is_waiting]
         return sum(map(len, self._begun)) < self._most
 
     def _begin(self) -> bool:
-        """Begin with the first ticket of the stream whose turn it is; False without memory for it."""
+        """Begin with the first request of the stream whose turn it is; False without memory for it."""
         stream, line = next(iter(self._lines.items()))
-        ticket = line[0]
-        if ticket.state is TicketState.WAITING:
+        request = line[0]
+        if request.is_waiting:
             unresized = stream.usual_size
-            slots = self._rows.slots(len(ticket), unresized)
+            slots = self._rows.slots(len(request), unresized)
             if slots is None:
                 return False
-            self._begun.append(ticket)
-            decoding = _Decoding(ticket, slots, unresized, self._rows.size)
-            pieces = even_pieces(len(ticket), self._files_per_turn, len(self._threads))
+            self._begun.append(request)
+            decoding = _Decoding(request, slots, unresized, self._rows.size)
+            pieces = even_pieces(len(request), self._files_per_turn, len(self._threads))
             self._pieces.extend((decoding, piece) for piece in pieces)
             self._changed.notify(len(pieces) - 1)  # this thread takes one
         line.popleft()

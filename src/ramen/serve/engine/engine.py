@@ -1,56 +1,73 @@
-"""One engine for all streams of a model: their images share the passes, each stream keeps its own memory."""
+"""One engine for all streams of a model: their images share the passes, each stream keeps its own memory.
 
+The engine is an event loop and threads that own what they use. The loop has the queue, the streams and the
+counts; one thread has the device and the methods; others have files, or wait for the device. Nothing is
+shared between them, so nothing is locked.
+"""
+
+import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 
+from ramen.client.operations import (
+    Answers,
+    ChangedImage,
+    Classify,
+    EngineStatistics,
+    FailedError,
+    GetModel,
+    GetStatistics,
+    InvalidRequestError,
+    IsReady,
+    Operation,
+    Reply,
+    SentImage,
+    ServedModel,
+    ServerOverloadedError,
+)
+from ramen.client.result import LABEL, ZERO_SHOT_LABEL, Result
+from ramen.images.thumbnails import small_jpeg
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.serve.batch_answers import BatchAnswers, FailureLog
-from ramen.serve.decoders import Decoder
-from ramen.serve.engine.answer_ids import AnswerIds
-from ramen.serve.engine.answers import SentImage
-from ramen.serve.engine.computing import BatchComputing, BegunBatch
+from ramen.predict.answers import BatchAnswers, BatchNumbers, FailureLog
+from ramen.predict.decoding import DecodedSource, Decoder
+from ramen.serve.engine.computing import Computing, Part, parts_of
 from ramen.serve.engine.decoding_threads import DecodingThreads
-from ramen.serve.engine.errors import BadRequestError, EngineError, OverloadedError
 from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, GroupDecoder, InProcess, InThread
-from ramen.serve.engine.keeper import Keeper
-from ramen.serve.engine.names import check_stream_name
 from ramen.serve.engine.pinned_regions import pinned_region
 from ramen.serve.engine.pixel_rows import MOST_PIXELS, PixelRows
-from ramen.serve.engine.rates import Rates
-from ramen.serve.engine.residency import Residency
-from ramen.serve.engine.served_stream import ServedStream
+from ramen.serve.engine.scheduler import Request, Scheduler
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream_info import EngineStatistics
-from ramen.serve.engine.stream_management import StreamManagement
-from ramen.serve.engine.stream_methods import StreamMethods
-from ramen.serve.engine.stream_places import open_places
-from ramen.serve.engine.stream_table import StreamTable
-from ramen.serve.engine.ticket import Ticket
-from ramen.serve.engine.waiting_room import WaitingRoom
-from ramen.serve.engine.warming_up import warm_up
-from ramen.serve.http.backend import ServedModel
+from ramen.serve.engine.statistics import AnswerIds, Counters, Rates
+from ramen.serve.engine.stream import StreamFacts, StreamFolders
+from ramen.serve.engine.stream_cache import StreamCache, StreamMethods
+from ramen.serve.engine.streams import Streams
 from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
-from ramen.serve.store.save_times import SaveTimes
+from ramen.state.save_times import SaveTimes
 from ramen.utils import checks
 
 _BATCHES_AHEAD = 4  # that may be decoded and wait
 _BATCHES_ANSWERED = 3  # that are being answered, or shown as thumbnails
 _MOST_PINNED = 512 * 2**20  # bytes that images are decoded into before others are used
+_THUMBNAIL = 128  # pixels of the longer side
+
+Value = TypeVar("Value")
 
 
-class Engine(StreamManagement):
-    """Answers images of many streams; several threads may use it.
+class Engine:
+    """Answers images of many streams, from the event loop that first calls it.
 
-        with Engine(classifier, EngineSettings(state="state")) as engine:
-            ticket = engine.submit("camera-1", [SentImage("a", jpeg)])
-            (answer,) = ticket.future.result()
+        engine = Engine(classifier, EngineSettings(state="state"))
+        (answer,) = await engine.call(Classify("camera-1", [SentImage("a", jpeg)]))
+        await engine.close()
 
     Args:
         classifier: The model, with the classes of streams that do not set their own. It must know how to
@@ -60,6 +77,10 @@ class Engine(StreamManagement):
         method: The name of the method that adapts.
         parameters: Of the method.
         regions: Memory of other processes in which images may be sent.
+
+    Attributes:
+        model: What is served.
+        settings: What the operator decided.
     """
 
     def __init__(
@@ -72,49 +93,56 @@ class Engine(StreamManagement):
         parameters: Mapping[str, Any] | None = None,
         regions: Sequence[SharedRegion] = (),
     ) -> None:
-        self._settings = settings = settings or EngineSettings()
+        self.settings = settings = settings or EngineSettings()
         overlapping = SaveTimes(settings.save_every).by_clock and settings.overlaps_on(classifier.device)
-        self._failures = failures = FailureLog()
-        decoder = Decoder(classifier.preprocess, settings.decoding)
+        self._failures = FailureLog()
         methods = StreamMethods(classifier, method, parameters or {}, settings.stream_memory)
-        self._model = _served_model(classifier, name, method, settings)
-        self._rates, ids = Rates(), AnswerIds()
-        self._places = open_places(settings.state)
-        room = WaitingRoom(
+        self.model = _served_model(classifier, name, method, settings)
+        self._counters, self._rates, self._ids = Counters(), Rates(), AnswerIds()
+        self._scheduler = Scheduler(
             settings, self._rates.recent_rate, self._rates.usual_step_seconds, overlapping=overlapping
         )
-        table = StreamTable(self._places, settings.max_streams)
-        residency = Residency(settings, room, table, self._places, methods, failures)
-        super().__init__(room, table, residency, methods, ids, Keeper(room, residency, failures))
-        self._decoding, rows = _decoding(settings, decoder, classifier.device, regions, room)
+        self._folders = folders = StreamFolders(settings.state)
+        self._cache = StreamCache(settings, self._scheduler, folders, methods, self._failures)
+        self._streams = Streams(settings, self._scheduler, folders, self._cache, methods, self._ids)
+        decoder = Decoder(classifier.preprocess, settings.decoding)
+        self._decoding, self._rows = _decoding(settings, decoder, classifier.device, regions, self._decoded)
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
-        self._computing = BatchComputing(
-            settings, classifier.device, rows, ids, self._rates, failures, self._thumbnails
+        self._computing = Computing(
+            settings, classifier.device, self._rows, self._failures, overlapping=overlapping
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._running: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
         classifier.fingerprint()  # hashes the model: better now than when the first state is written
-        warm_up(self._computing, BatchAnswers(methods.create(None), failures, all_probabilities=True))
-        self._answering: ThreadPoolExecutor | None = None
-        if overlapping:
-            self._answering = ThreadPoolExecutor(1, thread_name_prefix="ramen-answers")
-        self._closing = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="ramen-engine", daemon=True)
-        self._thread.start()
+        answers = BatchAnswers(methods.create(), self._failures, all_probabilities=True)
+        self._computing.warm_up(answers)
 
-    @property
-    def model(self) -> ServedModel:
-        """What is served."""
-        return self._model
+    # -- operations ---------------------------------------------------------------------------------
 
-    @property
-    def settings(self) -> EngineSettings:
-        """What the operator decided."""
-        return self._settings
+    async def call(self, operation: Operation[Reply]) -> Reply:
+        """Do something; if the caller is cancelled, images that still wait are dropped."""
+        self._start()
+        if isinstance(operation, Classify):
+            request = await self.submit(operation.stream, operation.images, operation.timeout)
+            try:
+                return await request.reply  # type: ignore[return-value]
+            except asyncio.CancelledError:
+                self.cancel(request)
+                raise
+        if isinstance(operation, GetModel):
+            return self.model  # type: ignore[return-value]
+        if isinstance(operation, IsReady):
+            return self.ready()  # type: ignore[return-value]
+        if isinstance(operation, GetStatistics):
+            return self._statistics()  # type: ignore[return-value]
+        work: Coroutine[Any, Any, Reply] = getattr(self._streams, operation.name)(*vars(operation).values())
+        return await asyncio.shield(self._begin_task(work))  # what it does to a stream is done to the end
 
-    # -- answers ------------------------------------------------------------------------------------
-
-    def submit(self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None) -> Ticket:
-        """Have images answered; returns at once.
+    async def submit(self, stream: str, images: Sequence[SentImage], timeout: float | None = None) -> Request:
+        """Let images wait for their turn.
 
         Args:
             stream: The stream they belong to, in the order of these calls.
@@ -122,24 +150,45 @@ class Engine(StreamManagement):
             timeout: Seconds after which they are dropped if they still wait.
 
         Raises:
-            OverloadedError: Too much is waiting.
-            BadRequestError: The name, the number or the kind of the images makes no sense.
-            UnknownStreamError: There is no such stream, and images do not create one.
+            ServerOverloadedError: Too much is waiting.
+            InvalidRequestError: The name, the number or the kind of the images makes no sense.
+            NoSuchStreamError: There is no such stream, and images do not create one.
             StoppingError: The engine is being stopped.
         """
+        self._start()
         self._check_images(images)
         if timeout is not None:
             timeout = _checked_timeout(timeout)
-        found = self._stream_to_use(check_stream_name(stream))
-        ticket = Ticket(found, images, timeout, self._room)
-        self._room.admit(ticket)
-        self._decoding.start(ticket)
-        if found.resident is None:
-            self._residency.request(found)
-        return ticket
+        found = self._streams.known(stream) or await self._streams.for_images(stream)
+        assert self._loop is not None
+        request = Request(found, images, timeout, self._loop.create_future())
+        request.reply.add_done_callback(lambda _: self._streams.forget_unused(found))
+        try:
+            self._scheduler.put(request)
+        except Exception:
+            self._streams.forget_unused(found)
+            raise
+        self._decoding.start(request)
+        if found.loaded is None and not found.is_new:
+            self._cache.request(found)
+        return request
 
-    def refusal(self, stream: str, images: int, nbytes: int) -> OverloadedError | None:
-        """Why ``submit`` would refuse so much now; None if it may take it, or would have to look at the disk.
+    def cancel(self, request: Request) -> None:
+        """Nobody wants the answers of a request any more."""
+        self._scheduler.cancel(request)
+
+    async def release(self, stream: str) -> None:
+        """Leave a stream to other processes; see ``Streams.release``."""
+        self._start()
+        await asyncio.shield(self._begin_task(self._streams.release(stream)))
+
+    def is_loaded(self, stream: str) -> bool:
+        """Whether a stream is in memory."""
+        found = self._streams.known(stream)
+        return found is not None and found.loaded is not None
+
+    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerOverloadedError | None:
+        """Why so much would be refused now; None if it may be taken, or the disk would have to be asked.
 
         A front asks before it reads a request, which then costs little, and calls ``count_refusal`` if it
         refuses it.
@@ -149,128 +198,264 @@ class Engine(StreamManagement):
             images: How many there are, at least.
             nbytes: Likewise their bytes.
         """
-        settings = self._settings
+        settings, stopping = self.settings, self._streams.stopping
         fits = images <= settings.max_queue_images and nbytes <= settings.max_queue_bytes
-        found = None if self._stopping or not fits else self._table.known(stream)  # it says what never fits
-        return None if found is None else self._room.refusal(found, images, nbytes)
-
-    def waiting(self) -> tuple[int, int]:
-        """Images that wait or are being answered, and their bytes."""
-        return self._room.images, self._room.bytes
+        found = None if stopping or not fits else self._streams.known(stream)  # put says what never fits
+        return None if found is None else self._scheduler.refusal(found, images, nbytes)
 
     def count_refusal(self) -> None:
         """A front has refused a request because of what ``refusal`` says."""
-        self._room.count_refusal()
+        self._scheduler.overloaded += 1
 
-    def is_resident(self, stream: str) -> bool:
-        """Whether a stream is in memory, so that ``submit`` has nothing to look up on the disk."""
-        found = self._table.known(stream)
-        return found is not None and found.resident is not None
+    def waiting(self) -> tuple[int, int]:
+        """Images that wait or are being answered, and their bytes."""
+        return self._scheduler.images, self._scheduler.nbytes
 
-    def _stream_to_use(self, name: str) -> ServedStream:
-        self._refuse_when_stopping()
-        return self._table.find_or_add(name)[0] if self._settings.create_on_use else self._table.find(name)
+    def memory_for(self, length: int) -> memoryview | None:
+        """Memory of this process will do."""
+        return None
+
+    async def figures(self, own: Value) -> Value:
+        """What all workers have counted of requests: there is one."""
+        return own
 
     def _check_images(self, images: Sequence[SentImage]) -> None:
-        most = min(self._settings.max_batch, self._settings.max_queue_images)  # more would never fit
+        most = min(self.settings.max_batch, self.settings.max_queue_images)  # more would never fit
         if not 1 <= len(images) <= most:
-            raise BadRequestError(f"a request must have 1 to {most} images, got {len(images)}")
+            raise InvalidRequestError(f"a request must have 1 to {most} images, got {len(images)}")
         for image in images:
             data = image.data
             is_array = isinstance(data, np.ndarray) and data.dtype == np.uint8
             if not (is_array or isinstance(data, bytes)):  # a path, above all, is never opened
-                raise BadRequestError(
+                raise InvalidRequestError(
                     f"image {image.key!r} must be bytes or an array of uint8, got {type(data).__name__}"
                 )
-        nbytes, most_bytes = sum(image.nbytes for image in images), self._settings.max_queue_bytes
+        nbytes, most_bytes = sum(image.nbytes for image in images), self.settings.max_queue_bytes
         if nbytes > most_bytes:
-            raise BadRequestError(f"a request must have at most {most_bytes} bytes, got {nbytes}")
+            raise InvalidRequestError(f"a request must have at most {most_bytes} bytes, got {nbytes}")
 
-    def _run(self) -> None:
-        while (tickets := self._room.take()) is not None:
-            self._decoding.answering()
-            self._answer(tickets)
-            del tickets  # which would keep the memory of their images until the next ones come
+    # -- from images to answers, on the loop ---------------------------------------------------------
 
-    def _answer(self, tickets: Sequence[Ticket]) -> None:
-        try:
-            begun = self._computing.begin(tickets)
-        except Exception as error:  # a defect: the engine goes on
-            self._give_up(tickets, error)
-            self._room.finish(tickets)
-            return
-        if self._answering is None:
-            self._finish(begun)
+    def _start(self) -> None:
+        if self._loop is None:
+            self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+            self._cache.start()
+            self._running = asyncio.create_task(self._run())
+
+    def _begin_task(self, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _decoded(self, request: Request, sources: list[DecodedSource]) -> None:
+        """Called by the threads that decode, or by the loop if there is nothing to decode."""
+        assert self._loop is not None
+        if threading.get_ident() == self._loop_thread:
+            self._accept(request, sources)
         else:
-            self._answering.submit(self._finish, begun)
+            self._loop.call_soon_threadsafe(self._accept, request, sources)
 
-    def _finish(self, batch: BegunBatch) -> None:
+    def _accept(self, request: Request, sources: Sequence[DecodedSource]) -> None:
+        """All images of a request are decoded; a stream exists from its first one that could be."""
+        stream = request.stream
+        if stream.is_new and self._streams.is_coming(stream) and request.is_waiting:
+            if all(source.error is not None for source in sources):
+                self._refuse(request, sources)
+                return
+            self._streams.accept(stream)
+            self._cache.request(stream)
+        self._scheduler.decoded(request, sources)
+
+    def _refuse(self, request: Request, sources: Sequence[DecodedSource]) -> None:
+        """Answer a request without one image, for a stream that does not exist."""
+        errors = {place: source.error or "" for place, source in enumerate(sources)}
+        self._scheduler.withdraw(request)
+        self._counters.requests += 1
+        self._counters.undecodable += len(errors)
+        queued_ms = 1000 * (time.monotonic() - request.arrived)
+        request.reply.set_result(
+            Answers(
+                stream=request.stream.name,
+                keys=request.keys,
+                errors=errors,
+                rows=np.empty((0, LABEL)),
+                probabilities=np.empty((0, 0), np.float32),
+                names={},
+                version=0,
+                retrieves=False,
+                start="",
+                first=0,
+                queued_ms=queued_ms,
+                computed_ms=0.0,
+            )
+        )
+
+    async def _run(self) -> None:
+        while batch := await self._scheduler.next_batch():
+            self._decoding.answering()
+            self._begin_task(self._answer(batch))
+            del batch  # which would keep the memory of its images until the next one comes
+
+    async def _answer(self, batch: Sequence[Request]) -> None:
+        """Compute the answers for a batch, send them, and save what was learned."""
+        parts: Sequence[Part] = ()
+        answers: list[list[Answers]] = []
         try:
-            self._computing.finish(batch, partial(self._computed, batch.tickets))
-        except Exception as error:  # likewise
-            self._give_up(batch.tickets, error)
-        self._room.finish(batch.tickets)
-        self._residency.trim(dict.fromkeys(ticket.stream for ticket in batch.tickets))
+            parts = parts_of(batch)
+            started = await self._computing.compute(parts)
+            computed_ms = 1000 * (time.monotonic() - started)
+            answers = [self._answers(part, started, computed_ms) for part in parts]
+            self._count(batch, parts, answers, computed_ms)
+        except Exception as error:  # a defect: the engine goes on
+            self._failures.add("a batch could not be answered", error)
+            for request in batch:
+                request.fail(FailedError("the request could not be answered"))
+        self._scheduler.done(batch)  # before clients have their answers, and send more
+        for part, found in zip(parts, answers, strict=False):
+            for request, one in zip(part.requests, found, strict=True):
+                if not request.reply.done():
+                    request.reply.set_result(one)
+        try:
+            await self._computing.save(list(zip(parts, answers, strict=False)))
+        finally:
+            self._scheduler.saved(batch)
+            self._cache.trim()
 
-    def _give_up(self, tickets: Sequence[Ticket], error: Exception) -> None:
-        self._failures.add("a batch could not be answered", error)
-        for ticket in tickets:
-            if not ticket.future.done():
-                ticket.future.set_exception(EngineError("the request could not be answered"))
+    def _answers(self, part: Part, started: float, computed_ms: float) -> list[Answers]:
+        """The answers for each request of a part."""
+        stream, loaded, numbers = part.stream, part.loaded, part.numbers
+        classifier = loaded.method.classifier
+        classes, retrieves = classifier.classes, loaded.method.retrieves
+        if numbers is None:  # no image has pixels
+            numbers = BatchNumbers(np.empty((0, LABEL + 1)), np.empty((0, len(classes)), np.float32), 0)
+        good = np.ones(len(numbers.rows), bool)
+        good[list(numbers.errors)] = False
+        rows = numbers.rows[good] if numbers.errors else numbers.rows
+        labels, before = rows[:, LABEL], rows[:, ZERO_SHOT_LABEL]
+        number = self._ids.add(stream.serial, labels, before)
+        self._note(part, rows, numbers.zero_shot_fallbacks)
+        named = [ZERO_SHOT_LABEL, *range(LABEL, rows.shape[1], 2)]
+        assert numbers.probabilities is not None
+        found: list[Answers] = []
+        place = sources = taken = 0  # among those with pixels, all images, and all answers
+        for request in part.requests:
+            errors: dict[int, str] = {}
+            own = slice(place, place)
+            for n, source in enumerate(part.sources[sources : sources + len(request)]):
+                if source.error is not None:
+                    errors[n] = source.error
+                    continue
+                if own.stop in numbers.errors:
+                    errors[n] = f"{source.key} {numbers.errors[own.stop]}"
+                own = slice(place, own.stop + 1)
+            chosen = numbers.rows[own][good[own]] if numbers.errors else numbers.rows[own]
+            chances = numbers.probabilities[own]
+            found.append(
+                Answers(
+                    stream.name,
+                    request.keys,
+                    errors,
+                    chosen,
+                    chances[good[own]] if numbers.errors else chances,
+                    {int(n): classes[int(n)] for n in set(chosen[:, named].ravel().tolist())},
+                    part.version,
+                    retrieves,
+                    self._ids.start,
+                    number + taken,
+                    1000 * (started - request.arrived),
+                    computed_ms,
+                )
+            )
+            place, sources, taken = own.stop, sources + len(request), taken + len(chosen)
+        return found
 
-    def _computed(self, batch: Sequence[Ticket]) -> None:
-        streams = list(dict.fromkeys(ticket.stream for ticket in batch))
-        self._residency.used(streams)
-        for stream in streams:
-            self._keeper.watch(stream)
-        self._room.leave(batch)  # before clients have their answers, and send more
+    def _note(self, part: Part, rows: NDArray[np.float64], fallbacks: int) -> None:
+        """What the answers for a part change in what is known of its stream."""
+        stream, loaded = part.stream, part.loaded
+        facts = stream.facts or StreamFacts()
+        changed = rows[:, LABEL] != rows[:, ZERO_SHOT_LABEL]
+        stream.update(
+            last_used=time.time(),
+            images=facts.images + len(rows),
+            changed=facts.changed + int(changed.sum()),
+            fallbacks=facts.fallbacks + fallbacks,
+            errors=facts.errors + len(part.sources) - len(rows),
+        )
+        loaded.recent.add(rows)
+        if loaded.recent.images.maxlen and changed.any():
+            self._keep_changed(part)
+
+    def _keep_changed(self, part: Part) -> None:
+        """Make thumbnails of images whose label changed."""
+        assert part.numbers is not None
+        recent, results = part.loaded.recent, part.loaded.answers.results(part.keys, part.numbers).results
+        shown = (source.pixels for source in part.sources if source.error is None)
+        for result, pixels in zip(results, shown, strict=True):
+            if result.changed and pixels is not None:
+                assert self._loop is not None
+                made = self._loop.run_in_executor(self._thumbnails, _changed_image, result, pixels)
+                self._begin_task(_added(made, recent.images.appendleft))
+
+    def _count(
+        self,
+        batch: Sequence[Request],
+        parts: Sequence[Part],
+        answers: Sequence[Sequence[Answers]],
+        computed_ms: float,
+    ) -> None:
+        now, counters = time.monotonic(), self._counters
+        images = sum(map(len, batch))
+        errors = sum(len(one.errors) for found in answers for one in found)
+        counters.images += images - errors
+        counters.requests += len(batch)
+        counters.batches += 1
+        counters.undecodable += errors
+        for part, found in zip(parts, answers, strict=True):
+            rows = np.concatenate([one.rows for one in found])
+            counters.changed += int((rows[:, LABEL] != rows[:, ZERO_SHOT_LABEL]).sum())
+            counters.fallbacks += 0 if part.numbers is None else part.numbers.zero_shot_fallbacks
+            self._cache.answered(part.stream, part.bytes)
+        latencies = [1000 * (now - request.arrived) for request in batch for _ in range(len(request))]
+        self._rates.add(images, computed_ms, latencies)
 
     # -- the whole ----------------------------------------------------------------------------------
 
-    def statistics(self) -> EngineStatistics:
-        """The whole engine."""
-        room, rates, residency = self._room, self._rates, self._residency
+    def ready(self) -> bool:
+        """Whether images can be answered now."""
+        return not self._streams.stopping and (self._running is None or not self._running.done())
+
+    def _statistics(self) -> EngineStatistics:
+        scheduler, rates, cache = self._scheduler, self._rates, self._cache
         return EngineStatistics(
-            **vars(self._computing.counters),
-            overloaded=room.overloaded,
-            expired=room.expired,
-            cancelled=room.cancelled,
-            waiting_images=room.images,
-            waiting_bytes=room.bytes,
-            queue_images=self._settings.max_queue_images,
-            queue_bytes=self._settings.max_queue_bytes,
+            **vars(self._counters),
+            overloaded=scheduler.overloaded,
+            expired=scheduler.expired,
+            cancelled=scheduler.cancelled,
+            waiting_images=scheduler.images,
+            waiting_bytes=scheduler.nbytes,
+            queue_images=self.settings.max_queue_images,
+            queue_bytes=self.settings.max_queue_bytes,
             images_per_second=rates.images_per_second(),
             latency_ms=rates.latency_ms(),
             compute_ms=rates.compute_ms(),
             mean_batch=rates.mean_batch(),
-            streams=len(self._table),
-            resident_streams=len(residency),
-            resident_bytes=residency.bytes,
-            streams_budget=self._settings.streams_budget,
-            parked=residency.parked,
-            store_failures=residency.store_failures,
+            streams=len(self._streams),
+            resident_streams=len(cache),
+            resident_bytes=cache.bytes,
+            streams_budget=self.settings.streams_budget,
+            parked=cache.evictions,
+            store_failures=cache.store_failures,
         )
 
-    def ready(self) -> bool:
-        """Whether images can be answered now."""
-        return not self._stopping and self._thread.is_alive()
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Finish what was accepted, write all states, and stop; does nothing the second time."""
-        self._stopping = True
-        self._room.close()
-        with self._closing:
-            if self._closed:
-                return
-            self._thread.join()
-            if self._answering is not None:
-                self._answering.shutdown()
-            self._decoding.close()
-            self._keeper.close()
-            self._residency.close()
-            self._thumbnails.shutdown()
-            self._places.close()
-            self._closed = True
+        self._start()
+        self._streams.stopping = True
+        self._scheduler.close()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
 
     def __enter__(self) -> "Engine":
         return self
@@ -278,14 +463,38 @@ class Engine(StreamManagement):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Close an engine that no loop has called; whoever has called it closes it there."""
+        if self._loop is None:
+            asyncio.run(self.close())
+
+    async def _close(self) -> None:
+        assert self._running is not None
+        await self._running
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.to_thread(self._decoding.close)
+        await self._cache.close()
+        self._computing.close()
+        self._thumbnails.shutdown()
+        await asyncio.to_thread(self._folders.close)
+
+
+def _changed_image(result: Result, pixels: NDArray[np.uint8]) -> ChangedImage:
+    """A thumbnail of an image ``(3, H, W)`` whose label changed."""
+    thumbnail = small_jpeg(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))), _THUMBNAIL)
+    known = result.label, result.probability, result.zero_shot_label, result.zero_shot_probability
+    return ChangedImage(result.key, *known, time.time(), thumbnail)  # type: ignore[arg-type]
+
+
+async def _added(made: Awaitable[Value], add: Callable[[Value], None]) -> None:
+    add(await made)
 
 
 def _checked_timeout(timeout: float) -> float:
     try:
         return checks.number("timeout", timeout, 0)
     except (TypeError, ValueError) as error:
-        raise BadRequestError(str(error)) from None
+        raise InvalidRequestError(str(error)) from None
 
 
 def _decoding(
@@ -293,7 +502,7 @@ def _decoding(
     decoder: Decoder,
     device: torch.device,
     regions: Sequence[SharedRegion],
-    room: WaitingRoom,
+    done: Callable[[Request, list[DecodedSource]], None],
 ) -> tuple[DecodingThreads, PixelRows]:
     """What decodes, and the memory that it decodes into."""
     processes, ahead = settings.processes_for(device), _BATCHES_AHEAD * settings.max_batch
@@ -301,8 +510,8 @@ def _decoding(
     if not processes:
         rows = PixelRows(decoder.preprocess, device, max_batch=settings.max_batch, max_pixels=most)
         decoders: list[GroupDecoder] = [InThread(decoder) for _ in range(settings.decoding_threads)]
-        return DecodingThreads(decoders, rows, 1, ahead, room.decoded), rows
-    # for what is ahead, the ticket beyond that, and what is being answered
+        return DecodingThreads(decoders, rows, 1, ahead, done), rows
+    # for what is ahead, the request beyond that, and what is being answered
     images = ahead + (1 + _BATCHES_ANSWERED) * settings.max_batch
     height, width = decoder.preprocess.size
     shared = [SharedRegion(2 * images * 3 * max(height * width, MOST_PIXELS))]  # twice: there may be gaps
@@ -313,7 +522,7 @@ def _decoding(
     rows = PixelRows(decoder.preprocess, device, lenders, max_batch=settings.max_batch, max_pixels=most)
     known = SharedRegions([*shared, *regions])
     decoders = [InProcess(decoder, known) for _ in range(processes)]
-    return DecodingThreads(decoders, rows, FILES_PER_MESSAGE, ahead, room.decoded), rows
+    return DecodingThreads(decoders, rows, FILES_PER_MESSAGE, ahead, done), rows
 
 
 def _served_model(

@@ -1,4 +1,4 @@
-"""Decodes a few images of a ticket into their memory, in the thread that asks or in a process of its own.
+"""Decodes a few images of a request into their memory, in the thread that asks or in a process of its own.
 
 Much of what decoding does needs Python's lock, which all threads of a process share: from some thousand files
 a second on, more threads do not decode more of them. Processes do. A file that crashes a decoder ends its
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ramen.serve.decoders import Decoder
-from ramen.serve.engine.answers import SentImage
+from ramen.client.operations import SentImage
+from ramen.predict.decoding import Decoder
 from ramen.serve.engine.pixel_rows import Pixels, Size
 from ramen.serve.shared_memory import SharedRegions
-from ramen.utils.worker_processes import STARTING, start_worker
+from ramen.utils.workers import STARTING, start_worker
 
 FILES_PER_MESSAGE = 16  # at most: each message costs about as much time as a file
 _LONGEST_REPLY = 2**20  # bytes

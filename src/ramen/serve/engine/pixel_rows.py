@@ -1,4 +1,4 @@
-"""Pixels of tickets, in memory from which the device takes them: each image is put there once.
+"""Pixels of requests, in memory from which the device takes them: each image is put there once.
 
 A GPU resizes images faster than it gets them, to the same pixels as Pillow. So images of one size, such as
 the frames of a camera, are left as they are until they are there.
@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ramen.client.operations import SentImage
 from ramen.images.preprocess import Preprocess
-from ramen.serve.engine.answers import SentImage
 from ramen.serve.engine.staging import Staging
 from ramen.serve.shared_memory import Lender
 
@@ -30,7 +30,7 @@ class PixelGroup:
 
     Attributes:
         pixels: ``(n, height, width, 3)`` in uint8.
-        places: Which images of their ticket they are, among those that could be decoded.
+        places: Which images of their request they are, among those that could be decoded.
     """
 
     pixels: Tensor
@@ -109,16 +109,16 @@ class PixelRows:
 
     # -- out ----------------------------------------------------------------------------------------
 
-    def on_device(self, tickets: Sequence[Sequence[PixelGroup]]) -> Tensor:
-        """The images of several tickets as one ``(n, 3, height, width)``, resized, on the device."""
+    def on_device(self, requests: Sequence[Sequence[PixelGroup]]) -> Tensor:
+        """The images of several requests as one ``(n, 3, height, width)``, resized, on the device."""
         if self._copying is None:
-            return torch.cat([self._ticket(groups) for groups in tickets]).contiguous()
+            return torch.cat([self._request(groups) for groups in requests]).contiguous()
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._copying):
-            if len(tickets) > 1 and all(self._is_plain(groups) for groups in tickets):
-                whole = self._staging.copy([groups[0].pixels for groups in tickets]).permute(0, 3, 1, 2)
+            if len(requests) > 1 and all(self._is_plain(groups) for groups in requests):
+                whole = self._staging.copy([groups[0].pixels for groups in requests]).permute(0, 3, 1, 2)
             else:
-                parts = [self._ticket(groups) for groups in tickets]
+                parts = [self._request(groups) for groups in requests]
                 whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         current.wait_stream(self._copying)
         whole.record_stream(current)
@@ -127,8 +127,8 @@ class PixelRows:
     def _is_plain(self, groups: Sequence[PixelGroup]) -> bool:
         return len(groups) == 1 and tuple(groups[0].pixels.shape[1:3]) == self.size
 
-    def _ticket(self, groups: Sequence[PixelGroup]) -> Tensor:
-        # A GPU reads pinned memory while the host goes on; tickets keep theirs until they are answered.
+    def _request(self, groups: Sequence[PixelGroup]) -> Tensor:
+        # A GPU reads pinned memory while the host goes on; requests keep theirs until they are answered.
         copied = [group.pixels.to(self._device, non_blocking=True) for group in groups]
         parts = [self._resized(pixels.permute(0, 3, 1, 2)) for pixels in copied]
         if len(parts) == 1:

@@ -33,8 +33,8 @@ class EngineSettings:
         invariant: Answers are the same to the last bit whatever else is in a batch. On a GPU, passes always
             have ``max_batch`` images, blank ones if need be; on a CPU, each image passes alone. Without it
             batches differ in size, and with it rounding.
-        state: A folder, or a URL of fsspec, that keeps what streams learn; None for a temporary folder.
-        save_every: When a stream's state is written; see ``ramen.serve.store``.
+        state: A folder that keeps what streams learn; None for a temporary folder.
+        save_every: When a stream's state is written; see ``ramen.state``.
         streams_budget: Bytes that the memories of all streams may take together; the least recently used
             ones are put to disk, and come back when they are asked for.
         stream_memory: Bytes that the memory of one stream may grow to.

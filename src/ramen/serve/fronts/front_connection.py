@@ -8,20 +8,22 @@ import logging
 import math
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ramen.serve.engine.answers import SentImage, StreamAnswer
-from ramen.serve.engine.errors import EngineError
+from ramen.client.operations import (
+    Classify,
+    FailedError,
+    SentImage,
+    ServerError,
+    StreamAnswer,
+    operation_from,
+)
+from ramen.serve.engine.engine import Engine
 from ramen.serve.fronts.frames import as_objects, read_frame, write_frame
-from ramen.serve.http.local_backend import LocalBackend
-from ramen.serve.http.request_figures import RequestFigures
+from ramen.serve.http.metrics import RequestFigures
 from ramen.serve.shared_memory import SharedRegion
-
-_QUESTIONS = frozenset(
-    ("ready", "refusal", "create_stream", "streams", "stream", "activity", "reset", "snapshot", "delete")
-) | frozenset(("set_classes", "feedback", "statistics"))
 
 _PATIENCE = 1.0  # seconds
 
@@ -40,7 +42,7 @@ class FrontConnection:
 
     def __init__(
         self,
-        backend: LocalBackend,
+        backend: Engine,
         region: SharedRegion,
         figures: Callable[[RequestFigures], RequestFigures],
         listening: Callable[[], None],
@@ -109,26 +111,26 @@ class FrontConnection:
         except asyncio.CancelledError as error:
             _forget_frames(error)
             raise
-        except EngineError as error:
+        except ServerError as error:
             _forget_frames(error)
             self._send("error", number, error, self._backend.waiting())
         except Exception as error:  # a defect: the front goes on
             # as text: a log record would keep the frames
             _log.error("what a front asked could not be answered:\n%s", traceback.format_exc())
             _forget_frames(error)
-            failure = EngineError("the request could not be answered")
+            failure = FailedError("the request could not be answered")
             self._send("error", number, failure, self._backend.waiting())
         else:
             self._send("value", number, value, self._backend.waiting())
 
     async def _asked(self, number: int, name: str, arguments: dict[str, Any]) -> Any:
-        if name == "classify":
+        if name == Classify.name:
             return await self._classify(number, **arguments)
         if name == "figures":
             return self._figures(RequestFigures.from_json(arguments["own"]))
-        if name not in _QUESTIONS:
-            raise ValueError(f"a front cannot ask for {name!r}")
-        return await getattr(self._backend, name)(**arguments)
+        if name == "refusal":
+            return await self._backend.refusal(**arguments)
+        return await self._backend.call(operation_from(name, arguments))
 
     def _send(self, *message: Any) -> None:
         if self._writer is not None:
@@ -144,10 +146,9 @@ class FrontConnection:
         start: int,
         length: int,
         timeout: float | None,
-    ) -> list[StreamAnswer]:
-        return await self._backend.classify(
-            stream, self._images(number, images, start, length), timeout=timeout
-        )
+    ) -> Sequence[StreamAnswer]:
+        sent = self._images(number, images, start, length)
+        return await self._backend.call(Classify(stream, sent, timeout))
 
     def _images(
         self, number: int, images: list[tuple[str, int, list[int]]], start: int, length: int

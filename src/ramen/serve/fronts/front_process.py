@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ramen.client.operations import ServedModel
 from ramen.serve.fronts.remote_backend import RemoteBackend
-from ramen.serve.http.app import create_app
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.http.request_log import log_to_stderr
+from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.server import StoppableServer
 from ramen.serve.http.service import Service
 from ramen.serve.http.settings import HttpSettings

@@ -12,11 +12,10 @@ from multiprocessing.process import BaseProcess
 from ramen.serve.engine.engine import Engine
 from ramen.serve.fronts.front_connection import FrontConnection
 from ramen.serve.fronts.front_process import FrontSetup, run_front
-from ramen.serve.http.local_backend import LocalBackend
-from ramen.serve.http.request_figures import RequestFigures
+from ramen.serve.http.metrics import RequestFigures
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.shared_memory import SharedRegion
-from ramen.utils.worker_processes import STARTING
+from ramen.utils.workers import STARTING
 
 _BACKLOG = 2048
 _GAPS = 1.25  # what memory for blocks of many sizes needs beyond their sum
@@ -88,7 +87,7 @@ class FrontProcesses:
         bound: socket.socket,
         log_format: str,
     ) -> None:
-        self._engine, self._backend, self._regions = engine, LocalBackend(engine), regions
+        self._engine, self._regions = engine, regions
         self._settings, self._bound, self._log_format = settings, bound, log_format
         self._each = front_settings(settings, len(regions))
         self._connections = SharedRegion(8 * len(regions))
@@ -155,7 +154,7 @@ class FrontProcesses:
         """One process, from its start to its end; returns its exit code."""
         ours, theirs = socket.socketpair()
         connection = FrontConnection(
-            self._backend,
+            self._engine,
             self._regions[number],
             lambda figures: self._figures.take(number, figures),
             listening.set,

@@ -10,12 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from ramen.serve.engine.answers import SentImage, StreamAnswer
-from ramen.serve.engine.errors import EngineError, LostAnswerError, OverloadedError, StoppingError
-from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
+from ramen.client.operations import (
+    AnswerLostError,
+    Classify,
+    IsReady,
+    Operation,
+    Reply,
+    SentImage,
+    ServedModel,
+    ServerError,
+    ServerOverloadedError,
+    StoppingError,
+    StreamAnswer,
+)
 from ramen.serve.fronts.frames import as_json, objects_in, read_frame, write_frame
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.http.request_figures import RequestFigures
+from ramen.serve.http.metrics import RequestFigures
 from ramen.serve.shared_memory import Bytes, Lender
 
 _READY_FOR = 1.0  # seconds that "ready" is believed
@@ -75,7 +84,7 @@ class RemoteBackend:
         self._writer.close()
         for number in list(self._asked):
             message = "the process that computes has ended: the request may have been carried out, or not"
-            self._settle(number, "error", LostAnswerError(message))
+            self._settle(number, "error", AnswerLostError(message))
 
     def _settle(self, number: int, kind: str, value: Any) -> None:
         future = self._asked.pop(number, None)
@@ -114,6 +123,17 @@ class RemoteBackend:
             raise StoppingError("the server is being stopped and takes no more requests")
         write_frame(self._writer, as_json([number, name, arguments]))
 
+    async def call(self, operation: Operation[Reply]) -> Reply:
+        """Ask the engine; that it is ready is believed for a while."""
+        if isinstance(operation, Classify):
+            return await self._classify(operation)  # type: ignore[return-value]
+        if not isinstance(operation, IsReady):
+            done: Reply = await self._ask(operation.name, **vars(operation))
+            return done
+        if time.monotonic() >= self._ready_until and await self._ask(operation.name):
+            self._ready_until = time.monotonic() + _READY_FOR
+        return time.monotonic() < self._ready_until  # type: ignore[return-value]
+
     # -- images -------------------------------------------------------------------------------------
 
     def memory_for(self, length: int) -> memoryview | None:
@@ -121,10 +141,8 @@ class RemoteBackend:
         lent = self._lender.lend(length)
         return None if lent is None else memoryview(lent)  # type: ignore[arg-type]
 
-    async def classify(
-        self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
-    ) -> list[StreamAnswer]:
-        """One answer per image, in order; if the caller is cancelled, images that still wait are dropped."""
+    async def _classify(self, operation: Classify) -> Sequence[StreamAnswer]:
+        images = operation.images
         arrays = self._shared(images)
         offsets = [self._lender.region.offset_of(array) or 0 for array in arrays]
         start = min(offsets, default=0)
@@ -135,10 +153,16 @@ class RemoteBackend:
         ]
         number = next(self._numbers)
         self._sent[number] = arrays
-        answers: list[StreamAnswer] = await self._answer(
+        answers: Sequence[StreamAnswer] = await self._answer(
             number,
             "classify",
-            {"stream": stream, "images": listed, "start": start, "length": end - start, "timeout": timeout},
+            {
+                "stream": operation.stream,
+                "images": listed,
+                "start": start,
+                "length": end - start,
+                "timeout": operation.timeout,
+            },
         )
         return answers
 
@@ -153,7 +177,7 @@ class RemoteBackend:
             return arrays
         block = self._lender.lend(sum(array.nbytes for array in arrays))
         if block is None:
-            raise OverloadedError("too many bytes are waiting; try again later", _RETRY_AFTER)
+            raise ServerOverloadedError("too many bytes are waiting; try again later", _RETRY_AFTER)
         copies, start = [], 0
         for array in arrays:
             copy = block[start : start + array.nbytes].reshape(array.shape)
@@ -162,12 +186,12 @@ class RemoteBackend:
             start += array.nbytes
         return copies
 
-    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
         """Why so much would be refused now; asked only if the queue was filled when last heard of."""
         fill = max(waiting / most for waiting, most in zip(self._waiting, self._queue, strict=True))
         if fill < _NEARLY_FULL or time.monotonic() - self._known_at > _KNOWN_FOR:
             return None
-        reason: EngineError | None = await self._ask("refusal", stream=stream, images=images, nbytes=nbytes)
+        reason: ServerError | None = await self._ask("refusal", stream=stream, images=images, nbytes=nbytes)
         return reason
 
     def count_refusal(self) -> None:
@@ -181,68 +205,10 @@ class RemoteBackend:
         """What is served."""
         return self._model
 
-    async def ready(self) -> bool:
-        """Whether images can be answered now."""
-        if time.monotonic() >= self._ready_until and await self._ask("ready"):
-            self._ready_until = time.monotonic() + _READY_FOR
-        return time.monotonic() < self._ready_until
-
     async def figures(self, own: RequestFigures) -> RequestFigures:
         """What all fronts have counted."""
         everybody: RequestFigures = await self._ask("figures", own=own.to_json())
         return everybody
-
-    async def create_stream(
-        self, stream: str, classes: Sequence[str] | None = None
-    ) -> tuple[StreamInfo, bool]:
-        """Create a stream unless it exists with these classes; also whether it is new."""
-        listed = None if classes is None else list(classes)
-        created: tuple[StreamInfo, bool] = await self._ask("create_stream", stream=stream, classes=listed)
-        return created
-
-    async def streams(self, *, after: str = "", limit: int = 100, prefix: str = "") -> list[StreamInfo]:
-        """Streams by name, those behind ``after``."""
-        found: list[StreamInfo] = await self._ask("streams", after=after, limit=limit, prefix=prefix)
-        return found
-
-    async def stream(self, stream: str) -> StreamInfo:
-        """One stream."""
-        info: StreamInfo = await self._ask("stream", stream=stream)
-        return info
-
-    async def activity(self, stream: str) -> StreamActivity:
-        """What happened in a stream lately."""
-        activity: StreamActivity = await self._ask("activity", stream=stream)
-        return activity
-
-    async def reset(self, stream: str) -> StreamInfo:
-        """Forget what was learned."""
-        info: StreamInfo = await self._ask("reset", stream=stream)
-        return info
-
-    async def snapshot(self, stream: str) -> StreamInfo:
-        """Return when everything that was learned is on disk."""
-        info: StreamInfo = await self._ask("snapshot", stream=stream)
-        return info
-
-    async def delete(self, stream: str) -> None:
-        """Forget the stream and remove its state."""
-        await self._ask("delete", stream=stream)
-
-    async def set_classes(self, stream: str, classes: Sequence[str]) -> StreamInfo:
-        """Give a stream other classes; what it learned with the old ones is forgotten."""
-        info: StreamInfo = await self._ask("set_classes", stream=stream, classes=list(classes))
-        return info
-
-    async def feedback(self, stream: str, labels: Sequence[tuple[str, str]]) -> FeedbackCounts:
-        """Take true labels, as pairs of an answer's id and a class; returns the stream's counts."""
-        counts: FeedbackCounts = await self._ask("feedback", stream=stream, labels=[list(p) for p in labels])
-        return counts
-
-    async def statistics(self) -> EngineStatistics:
-        """The whole engine."""
-        statistics: EngineStatistics = await self._ask("statistics")
-        return statistics
 
     async def close(self) -> None:
         """Say good-bye: the engine goes on, for other fronts."""

@@ -13,7 +13,7 @@ from ramen.serve.fronts.front_processes import FrontProcesses, FrontsFailedError
 from ramen.serve.http.server import StopFailedError
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.shared_memory import SharedRegion
-from ramen.utils.stopping import stop_on_signals
+from ramen.utils.signals import stop_on_signals
 
 
 def run_fronts(
@@ -41,9 +41,10 @@ def run_fronts(
             try:
                 runner.run(fronts.run(announce))
             except* FrontsFailedError as group:
+                runner.run(engine.close())
                 raise group.exceptions[0] from None
             try:
-                engine.close()
+                runner.run(engine.close())
             except Exception as error:
                 message = f"the server stopped, but not everything could be stored: {error}"
                 raise StopFailedError(message) from error

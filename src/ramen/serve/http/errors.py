@@ -7,23 +7,13 @@ from typing import Any
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
-from ramen.serve.engine import errors as engine
+from ramen.client.operations import ServerError, StoppingError
 
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
-_OF_THE_ENGINE: dict[type[engine.EngineError], tuple[int, str]] = {
-    engine.OverloadedError: (429, "overloaded"),
-    engine.DeadlineError: (504, "deadline"),
-    engine.UnknownStreamError: (404, "unknown_stream"),
-    engine.StreamExistsError: (409, "stream_exists"),
-    engine.BadRequestError: (422, "invalid"),
-    engine.StreamElsewhereError: (409, "stream_elsewhere"),
-    engine.StoppingError: (503, "stopping"),
-    engine.UnavailableError: (503, "unavailable"),
-    engine.LostAnswerError: (503, "answer_lost"),  # without Retry-After: it may have been learned from
-}
 _MOST_COMPLAINTS = 3  # that are listed of a body that is wrong in many places
 JSON = "application/json"
 _LONGEST_MESSAGE = 1000  # characters; a message may quote what was sent
@@ -54,22 +44,20 @@ class ApiError(HTTPException):
         self.retry_after = retry_after
 
 
-def from_engine(error: engine.EngineError) -> ApiError:
+def from_engine(error: ServerError) -> ApiError:
     """The engine's error for clients."""
-    status, code = next(
-        (answer for kind, answer in _OF_THE_ENGINE.items() if isinstance(error, kind)), (500, "internal")
-    )
-    retry_after = None
-    if isinstance(error, engine.TryLaterError):
-        retry_after = error.retry_after
-    if isinstance(error, engine.StoppingError):
+    retry_after = error.retry_after
+    if isinstance(error, StoppingError):
         retry_after = 1.0  # another server, or this one once it is back
-    return ApiError(status, code, str(error), retry_after=retry_after)
+    return ApiError(error.status or 500, error.code or "internal", error.message, retry_after=retry_after)
 
 
-def from_validation(error: RequestValidationError) -> ApiError:
+def from_pydantic(error: ValidationError | RequestValidationError) -> ApiError:
     """What a request has wrong, in words; its values are not repeated."""
-    found = error.errors()
+    if isinstance(error, ValidationError):
+        found: Sequence[Any] = error.errors(include_url=False, include_input=False, include_context=False)
+    else:
+        found = error.errors()
     if any(one["type"] == "json_invalid" for one in found):
         return ApiError(400, "bad_request", "the body is not valid JSON")
     return ApiError(422, "invalid", in_words(found))

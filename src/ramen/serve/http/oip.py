@@ -1,26 +1,43 @@
-"""Tensors of the Open Inference Protocol (KServe v2), as JSON and as binary data behind the JSON.
+"""The Open Inference Protocol (KServe v2 over REST), for clients that exist already.
 
-The binary form is that of the "binary tensor data extension": the header ``Inference-Header-Content-Length``
-says how long the JSON is, and each tensor's ``binary_data_size`` how many of the bytes behind it are its own.
+Tensors are JSON, or binary data behind the JSON, as in the "binary tensor data extension": the header
+``Inference-Header-Content-Length`` says how long the JSON is, and each tensor's ``binary_data_size`` how many
+of the bytes behind it are its own.
 """
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
+from fastapi import FastAPI
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from ramen.serve.engine.answers import SentImage, StreamAnswer
-from ramen.serve.http.errors import ApiError, in_words
-from ramen.serve.http.image_bodies import check_count, decoded_base64, pixel_array
+from ramen import __version__
+from ramen.client.operations import Classify, IsReady, SentImage, StreamAnswer
+from ramen.serve.http.bodies import check_count, decoded_base64, media_type, parsed, pixel_array, read_body
+from ramen.serve.http.endpoints import errors, needs, open_to_all
+from ramen.serve.http.errors import ApiError, from_pydantic
+from ramen.serve.http.schemas import OipErrorJson
+from ramen.serve.http.service import Service, facts_of, remaining, unless_gone
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 PIXELS, FILES = "images", "bytes"
+VERSION = "1"
+_MOST_TENSORS = 64
 _MAX_SIZE = 2**40  # of a dimension; far more than any body has bytes
+_TAGS: list[str | Enum] = ["open inference protocol"]
+_TYPES = ("", "application/json", "application/octet-stream")
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+# -- what is sent and answered ----------------------------------------------------------------------
 
 
 class _Tensor(BaseModel):
@@ -33,7 +50,7 @@ class _Tensor(BaseModel):
 class OipInputJson(_Tensor):
     """A tensor that is sent: `images` with pixels, or `bytes` with files."""
 
-    shape: list[int] = Field(min_length=1, max_length=8, examples=[[1]])
+    shape: list[int] = Field(fail_fast=True, min_length=1, max_length=8, examples=[[1]])
     datatype: str = Field(examples=["BYTES"])
     data: list[Any] | None = Field(
         None, description="Flat or nested. Files are in base64 here. Absent if the data are binary."
@@ -51,8 +68,8 @@ class OipRequestJson(BaseModel):
 
     id: str | None = Field(None, max_length=256)
     parameters: dict[str, Any] | None = None
-    inputs: list[OipInputJson] = Field(min_length=1)
-    outputs: list[OipOutputJson] | None = None
+    inputs: list[OipInputJson] = Field(fail_fast=True, min_length=1, max_length=_MOST_TENSORS)
+    outputs: list[OipOutputJson] | None = Field(None, fail_fast=True, max_length=_MOST_TENSORS)
 
 
 class OipTensorJson(BaseModel):
@@ -73,6 +90,46 @@ class OipResponseJson(BaseModel):
     id: str | None = None
     parameters: dict[str, Any] | None = None
     outputs: list[OipTensorJson]
+
+
+class OipServerJson(BaseModel):
+    """The server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class OipLiveJson(BaseModel):
+    """Whether the server lives."""
+
+    live: bool
+
+
+class OipReadyJson(BaseModel):
+    """Whether images can be answered."""
+
+    name: str | None = None
+    ready: bool
+
+
+class OipTensorInfoJson(BaseModel):
+    """A tensor that a model takes or gives; -1 for any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class OipModelJson(BaseModel):
+    """A model. Requests have one of the inputs; `parameters.names` lists all names of the model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[OipTensorInfoJson]
+    outputs: list[OipTensorInfoJson]
+    parameters: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -123,7 +180,10 @@ def parse_request(body: bytes, header_length: str | None, most: int, max_json: i
             "too_large",
             f"the JSON may have at most {max_json} bytes, got {split}: send binary tensor data",
         )
-    sent = _validated(body[:split])
+    try:
+        sent = OipRequestJson.model_validate_json(body[:split])
+    except ValidationError as error:
+        raise from_pydantic(error) from None
     images = _images(sent.inputs, view[split:], most)
     parameters = sent.parameters or {}
     binary = _flag(parameters, "binary_data_output")
@@ -131,16 +191,6 @@ def parse_request(body: bytes, header_length: str | None, most: int, max_json: i
     if sent.outputs:
         outputs = {one.name: _flag(one.parameters or {}, "binary_data", binary) for one in sent.outputs}
     return InferRequest(sent.id, _stream(parameters), _timeout_ms(parameters), images, outputs, binary)
-
-
-def _validated(text: bytes) -> OipRequestJson:
-    try:
-        return OipRequestJson.model_validate_json(text)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        if any(one["type"] == "json_invalid" for one in found):
-            raise ApiError(400, "bad_request", "the body is not valid JSON") from None
-        raise ApiError(422, "invalid", in_words(found)) from None
 
 
 def _stream(parameters: Mapping[str, Any]) -> str:
@@ -254,30 +304,31 @@ def _elements(data: memoryview) -> list[bytes]:
 # -- answers ----------------------------------------------------------------------------------------
 
 
-def output_tensors(answers: Sequence[StreamAnswer]) -> dict[str, tuple[str, NDArray[Any]]]:
-    """Datatype and values of all outputs by name; at least one image must have an answer."""
+def _texts(values: Sequence[str | None]) -> NDArray[Any]:
+    return np.array([value or "" for value in values], object)
+
+
+def _floats(values: Sequence[float]) -> NDArray[np.float32]:
+    return np.nan_to_num(np.array(values, np.float32))
+
+
+def output_tensors(answers: Sequence[StreamAnswer]) -> dict[str, NDArray[Any]]:
+    """Values of all ``OUTPUTS`` by name; at least one image must have an answer."""
     results = [answer.result for answer in answers]
     known = next(answer.probabilities for answer in answers if answer.probabilities is not None)
     rows = [np.zeros_like(known) if a.probabilities is None else a.probabilities for a in answers]
-
-    def texts(values: Sequence[str | None]) -> tuple[str, NDArray[Any]]:
-        return "BYTES", np.array([value or "" for value in values], object)
-
     return {
-        "labels": texts([result.label for result in results]),
-        "probabilities": ("FP32", np.nan_to_num(np.stack(rows).astype(np.float32))),
-        "zero_shot_labels": texts([result.zero_shot_label for result in results]),
-        "adapted": ("BOOL", np.array([result.adapted for result in results], bool)),
-        "changed": ("BOOL", np.array([result.changed for result in results], bool)),
-        "support": (
-            "INT64",
-            np.array([-1 if r.support is None else r.support for r in results], np.int64),
-        ),
-        "state_version": ("INT64", np.array([result.state_version for result in results], np.int64)),
-        "queued_ms": ("FP32", np.nan_to_num(np.array([a.queued_ms for a in answers], np.float32))),
-        "computed_ms": ("FP32", np.nan_to_num(np.array([a.computed_ms for a in answers], np.float32))),
-        "ids": texts([answer.id for answer in answers]),
-        "errors": texts([result.error for result in results]),
+        "labels": _texts([r.label for r in results]),
+        "probabilities": np.nan_to_num(np.stack(rows).astype(np.float32)),
+        "zero_shot_labels": _texts([r.zero_shot_label for r in results]),
+        "adapted": np.array([r.adapted for r in results], bool),
+        "changed": np.array([r.changed for r in results], bool),
+        "support": np.array([-1 if r.support is None else r.support for r in results], np.int64),
+        "state_version": np.array([r.state_version for r in results], np.int64),
+        "queued_ms": _floats([a.queued_ms for a in answers]),
+        "computed_ms": _floats([a.computed_ms for a in answers]),
+        "ids": _texts([a.id for a in answers]),
+        "errors": _texts([r.error for r in results]),
     }
 
 
@@ -320,8 +371,8 @@ def render(
     wanted = asked.outputs or dict.fromkeys(tensors, asked.binary)
     outputs, parts = [], []
     for name, binary in wanted.items():
-        datatype, values = tensors[name]
-        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(values.shape)}
+        values = tensors[name]
+        output: dict[str, Any] = {"name": name, "datatype": OUTPUTS[name][0], "shape": list(values.shape)}
         if binary:
             data = _as_bytes(values)
             parts.append(data)
@@ -341,3 +392,186 @@ def _as_bytes(values: NDArray[Any]) -> bytes:
         return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
     encoded = [str(value).encode() for value in values]
     return b"".join(struct.pack("<I", len(one)) + one for one in encoded)
+
+
+# -- endpoints --------------------------------------------------------------------------------------
+
+
+def slug(name: str) -> str:
+    """A model's name as one part of a path.
+
+    >>> slug("ViT-B-16/openai")
+    'ViT-B-16-openai'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+
+
+def add_inference_protocol(app: FastAPI, service: Service) -> None:
+    """Add the routes to an application."""
+    routes = _Routes(service)
+
+    def add(path: str, endpoint: Any, model: Any, *statuses: int, **options: Any) -> None:
+        documented = errors(*statuses, model=OipErrorJson)
+        if model is OipReadyJson:
+            documented[503] = {"model": OipReadyJson, "description": "Not ready."}
+        elif model is OipResponseJson:
+            documented[200] = {"content": {"application/octet-stream": _BINARY}}
+        app.add_api_route(path, endpoint, response_model=model, responses=documented, tags=_TAGS, **options)
+
+    add("/v2", routes.server, OipServerJson)
+    add("/v2/health/live", routes.live, OipLiveJson)
+    add("/v2/health/ready", routes.ready, OipReadyJson)
+    for name in ("{model}", *routes.plain_names):
+        for path in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{{version}}"):
+            listed = [_part(part) for part in ("model", "version") if f"{{{part}}}" in path]
+            shown = {"include_in_schema": name == "{model}", "openapi_extra": {"parameters": listed}}
+            infer = {"parameters": [*listed, _HEADER], "requestBody": _REQUEST_BODY}
+            add(path, routes.model, OipModelJson, 404, **shown)
+            add(f"{path}/ready", routes.model_ready, OipReadyJson, 404, **shown)
+            add(
+                f"{path}/infer",
+                routes.infer,
+                OipResponseJson,
+                404,
+                409,
+                methods=["POST"],
+                **shown | {"openapi_extra": infer},
+            )
+
+
+def _part(name: str) -> dict[str, Any]:
+    """A part of a path, for the API's description."""
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+_HEADER = {
+    "name": HEADER_LENGTH,
+    "in": "header",
+    "description": "How many bytes of the body are JSON, if binary tensor data follow it.",
+    "schema": {"type": "integer", "minimum": 0},
+}
+_REQUEST_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {"$ref": f"#/components/schemas/{OipRequestJson.__name__}"},
+            "example": {
+                "parameters": {"stream": "camera-1"},
+                "inputs": [{"name": FILES, "shape": [1], "datatype": "BYTES", "data": ["iVBORw0KGgo="]}],
+                "outputs": [{"name": "labels"}],
+            },
+        },
+        "application/octet-stream": _BINARY,
+    },
+}
+
+
+class _Routes:
+    """The endpoints; each takes the name under which the model was asked for."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._model = service.backend.model
+        self._names = list(dict.fromkeys((self._model.name, slug(self._model.name))))
+        # A name with slashes is several parts of a path: it gets routes of its own.
+        self.plain_names = [name for name in self._names if "/" in name and not re.search(r"[{}?#]", name)]
+
+    def _check_name(self, request: Request) -> str:
+        name = request.path_params.get("model", self._model.name)
+        version = request.path_params.get("version", VERSION)
+        if name not in self._names:
+            raise ApiError(
+                404, "unknown_model", f"there is no model of this name; there is {self._names[-1]}"
+            )
+        if version != VERSION:
+            raise ApiError(404, "unknown_model", f"there is no such version; there is {VERSION}")
+        return str(name)
+
+    @needs()
+    async def server(self) -> OipServerJson:
+        """What serves."""
+        return OipServerJson(name="ramen", version=__version__, extensions=["binary_tensor_data"])
+
+    @open_to_all
+    async def live(self) -> OipLiveJson:
+        """Whether the process is alive."""
+        return OipLiveJson(live=True)
+
+    @open_to_all
+    async def ready(self) -> Response:
+        """Whether images can be answered now."""
+        return await self._ready(None)
+
+    @needs()
+    async def model(self, request: Request) -> OipModelJson:
+        """What the model takes and gives."""
+        self._check_name(request)
+        model = self._model
+        classes = -1 if model.can_set_classes else len(model.classes)
+        outputs = [
+            OipTensorInfoJson(name=name, datatype=kind, shape=[-1, *([classes] if sizes else [])])
+            for name, (kind, sizes) in OUTPUTS.items()
+        ]
+        return OipModelJson(
+            name=model.name,
+            versions=[VERSION],
+            platform="ramen_pytorch",
+            inputs=[
+                OipTensorInfoJson(name=PIXELS, datatype="UINT8", shape=[-1, -1, -1, 3]),
+                OipTensorInfoJson(name=FILES, datatype="BYTES", shape=[-1]),
+            ],
+            outputs=outputs,
+            parameters={"names": self._names, "method": model.method, "max_batch": model.max_batch},
+        )
+
+    @needs()
+    async def model_ready(self, request: Request) -> Response:
+        """Whether the model can answer now."""
+        self._check_name(request)
+        return await self._ready(self._model.name)
+
+    async def _ready(self, name: str | None) -> Response:
+        is_ready = not self._service.stopping.is_set() and await self._service.backend.call(IsReady())
+        content = ({} if name is None else {"name": name}) | {"ready": is_ready}
+        return JSONResponse(content, 200 if is_ready else 503)
+
+    @needs("classify")
+    async def infer(self, request: Request) -> Response:
+        """Classify images in the stream that `parameters.stream` names; `default` if it names none.
+
+        `parameters.timeout` is in microseconds, as Triton's clients send it. Files in JSON are base64.
+        """
+        name, service, facts = self._check_name(request), self._service, facts_of(request)
+        if media_type(request.headers) not in _TYPES:
+            raise ApiError(415, "content_type", f"Content-Type must be one of {', '.join(_TYPES[1:])}")
+        await service.check_ready()
+        limit = service.deadline(request, None)
+        body = await read_body(request, limit)
+        length = request.headers.get(HEADER_LENGTH)
+        asked = await parsed(
+            len(body),
+            lambda: parse_request(body, length, self._model.max_batch, service.settings.max_json_bytes),
+        )
+        check_outputs(asked)
+        facts.images = len(asked.images)
+        service.check_stream(request, request.state.caller, asked.stream)
+        answers = await self._answers(request, asked)
+        text, json_length = render(asked, answers, name, VERSION)
+        if json_length is None:
+            return Response(text, media_type="application/json")
+        headers = {HEADER_LENGTH: str(json_length)}
+        return Response(text, headers=headers, media_type="application/octet-stream")
+
+    async def _answers(self, request: Request, asked: InferRequest) -> Sequence[StreamAnswer]:
+        service = self._service
+        longest = service.settings.max_timeout_ms
+        if asked.timeout_ms is not None and asked.timeout_ms > longest:
+            raise ApiError(
+                422, "invalid", f"parameters.timeout: must be at most {longest * 1000} microseconds"
+            )
+        deadline = service.deadline(request, asked.timeout_ms)
+        work = service.backend.call(Classify(asked.stream, asked.images, remaining(deadline)))
+        answers = await unless_gone(request, work)
+        if all(answer.result.error is not None for answer in answers):
+            raise ApiError(422, "undecodable", answers[0].result.error or "")
+        return answers

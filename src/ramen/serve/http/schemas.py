@@ -7,11 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ramen.serve.engine.answers import StreamAnswer
-from ramen.serve.engine.stream_info import FeedbackCounts, StreamActivity, StreamInfo
-from ramen.serve.http.backend import ServedModel
+from ramen.client.operations import FeedbackCounts, ServedModel, StreamActivity, StreamAnswer, StreamInfo
 
-STREAM_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_KEY = 256
 MAX_CLASSES = 100_000
 MAX_LABELS = 10_000
@@ -54,20 +51,26 @@ class ImageJson(BaseModel):
 class ImagesJson(BaseModel):
     """Images to classify."""
 
-    images: list[ImageJson] = Field(min_length=1)
+    images: list[ImageJson] = Field(fail_fast=True, min_length=1)
 
 
 class ClassesJson(BaseModel):
     """Class names."""
 
-    classes: list[Name] = Field(min_length=1, max_length=MAX_CLASSES, examples=[["cat", "dog"]])
+    classes: list[Name] = Field(
+        fail_fast=True, min_length=1, max_length=MAX_CLASSES, examples=[["cat", "dog"]]
+    )
 
 
 class NewStreamJson(BaseModel):
     """A stream to create."""
 
     classes: list[Name] | None = Field(
-        None, min_length=1, max_length=MAX_CLASSES, description="By default those of the model."
+        None,
+        fail_fast=True,
+        min_length=1,
+        max_length=MAX_CLASSES,
+        description="By default those of the model.",
     )
 
 
@@ -81,7 +84,7 @@ class TrueLabelJson(BaseModel):
 class TrueLabelsJson(BaseModel):
     """True labels."""
 
-    labels: list[TrueLabelJson] = Field(min_length=1, max_length=MAX_LABELS)
+    labels: list[TrueLabelJson] = Field(fail_fast=True, min_length=1, max_length=MAX_LABELS)
 
 
 class LabelProbabilityJson(_Json):

@@ -1,18 +1,19 @@
 """Runs an application until a signal asks it to stop; then it finishes, stores what was learned, and ends."""
 
-import importlib.util
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from ramen.serve.http.access import is_loopback
+from ramen.serve.http.auth import is_loopback
+from ramen.serve.http.protocol import Gate, LimitedProtocol
 from ramen.serve.http.service import Service
-from ramen.utils.stopping import stop_on_signals
+from ramen.utils.signals import stop_on_signals
 
 _GRACE = 5  # seconds beyond the longest timeout of a request until requests are given up at the end
 _BACKLOG = 2048
@@ -20,15 +21,6 @@ _BACKLOG = 2048
 
 class StopFailedError(RuntimeError):
     """What was learned last could not be stored when the server was stopped."""
-
-
-def _protocol() -> Any:
-    """The fastest of uvicorn's that is installed."""
-    if importlib.util.find_spec("httptools") is None:
-        return "auto"
-    from ramen.serve.http.direct_protocol import DirectBodyProtocol
-
-    return DirectBodyProtocol
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -71,6 +63,10 @@ class StoppableServer(uvicorn.Server):
 
     def __init__(self, app: FastAPI, announce: Callable[[], None] = lambda: None) -> None:
         service: Service = app.state.service
+        gate = Gate(
+            service.settings, lambda status: service.figures.count("other", "none", status, seconds=None)
+        )
+        protocol: Any = partial(LimitedProtocol, gate)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -82,7 +78,7 @@ class StoppableServer(uvicorn.Server):
                 backlog=_BACKLOG,
                 timeout_graceful_shutdown=service.settings.max_timeout_ms // 1000 + _GRACE,
                 ws="none",
-                http=_protocol(),
+                http=protocol,
             )
         )
         self._service, self._announce = service, announce

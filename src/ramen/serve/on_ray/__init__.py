@@ -1,6 +1,6 @@
 """The engine on Ray Serve: several replicas, on more than one GPU or machine, behind the same HTTP API.
 
-Each replica has an engine (``replica``). All of them share one folder, or one URL, of states. Which replica
+Each replica has an engine (``replica``). All of them share one folder of states. Which replica
 answers a stream is decided in three steps, and only the last one has to be right:
 
 1. Every router chooses the replica by the stream's name alone (``router``). Routers that know the same

@@ -9,7 +9,7 @@ In a config file::
           model: ViT-B-16/openai
           classes_file: /shared/classes.txt
           tokens: /shared/tokens.json
-          engine: {state: "s3://bucket/streams"}
+          engine: {state: "/shared/streams"}
           scaling: {min_replicas: 1, max_replicas: 8, gpus_per_replica: 1}
 """
 
@@ -26,9 +26,9 @@ from ray.serve.config import AutoscalingConfig
 
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.models.classifier import ZeroShotClassifier
+from ramen.models.names import TINY, full_name, load_classifier, may_bring_classes, recorded_name
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.model_loading import TINY, load_classifier
 from ramen.serve.on_ray.ingress import ASGI_INGRESS
 from ramen.serve.on_ray.replica import ReplicaPlan, StreamReplica
 from ramen.serve.on_ray.scaling import Scaling
@@ -52,6 +52,7 @@ class RayServeArguments(BaseModel):
     templates: str | tuple[str, ...] = "ensemble"
     method: str = "ramen"
     parameters: dict[str, Any] = Field(default_factory=dict)
+    imports: tuple[str, ...] = ()
     device: str | None = None
     dtype: str | None = None
     tokens: Path | None = None
@@ -78,10 +79,11 @@ class RayServeArguments(BaseModel):
         """What to serve; ValueError if it makes no sense."""
         request = ServeRequest(
             classes=self._class_names(),
-            model=self.model,
+            model=full_name(self.model),
             templates=self.templates,
             method=self.method,
             parameters=self.parameters,
+            imports=self.imports,
             device=self.device,
             dtype=self.dtype,
             no_auth=self.no_auth,
@@ -92,10 +94,12 @@ class RayServeArguments(BaseModel):
         request.check()
         return request
 
-    def _class_names(self) -> tuple[str, ...]:
+    def _class_names(self) -> tuple[str, ...] | None:
         if (self.classes is None) == (self.classes_file is None):
             if self.classes is None and self.model == TINY:
                 return tuple(OBJECTS)
+            if self.classes is None and may_bring_classes(self.model):
+                return None
             raise ValueError("either classes or classes_file must be given")
         if self.classes is not None:
             return tuple(self.classes)
@@ -124,9 +128,10 @@ def application(
     plan = ReplicaPlan(
         load or partial(load_classifier, request),
         request.engine,
-        name=request.model,
+        name=recorded_name(request.model),
         method=request.method,
         parameters=dict(request.parameters),
+        imports=tuple(request.imports),
     )
     replicas = deployment_of_replicas(request, scaling).bind(plan)
     return deployment_of_ingress(request, scaling).bind(replicas, request.http, request.log_format)
@@ -136,8 +141,8 @@ def check_state(request: ServeRequest, scaling: Scaling) -> None:
     """ValueError if replicas would not share what their streams learn."""
     if request.engine.state is None and scaling.most > 1:
         raise ValueError(
-            f"{scaling.most} replicas need a state that all of them reach: a shared folder, or a URL such as "
-            "s3://bucket/streams (--state); without it, a stream would begin anew on each of them"
+            f"{scaling.most} replicas need a state that all of them reach: a shared folder "
+            "(--state); without it, a stream would begin anew on each of them"
         )
 
 

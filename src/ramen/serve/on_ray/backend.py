@@ -17,20 +17,27 @@ from ray.serve.exceptions import (
 )
 from ray.serve.handle import DeploymentHandle
 
-from ramen.serve.engine.answers import SentImage, StreamAnswer
-from ramen.serve.engine.errors import (
-    DeadlineError,
-    EngineError,
-    LostAnswerError,
-    OverloadedError,
+from ramen.client.operations import (
+    AnswerLostError,
+    DeadlineExceededError,
+    EngineStatistics,
+    FailedError,
+    FeedbackCounts,
+    Operation,
+    Reply,
+    SentImage,
+    ServedModel,
+    ServerError,
+    ServerOverloadedError,
+    ServerUnavailableError,
     StoppingError,
+    StreamActivity,
+    StreamAnswer,
     StreamElsewhereError,
-    UnavailableError,
+    StreamInfo,
+    check_stream_name,
 )
-from ramen.serve.engine.names import check_stream_name
-from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.http.request_figures import RequestFigures
+from ramen.serve.http.metrics import RequestFigures
 from ramen.serve.on_ray.merging import MergedStatistics, merged_streams
 from ramen.serve.on_ray.replica import SHORTEST_STAY
 
@@ -79,7 +86,7 @@ class RayBackend:
             self._ready_until = time.monotonic() + _READY_FOR
         return time.monotonic() < self._ready_until
 
-    async def refusal(self, stream: str, images: int, nbytes: int) -> EngineError | None:
+    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
         """Never known here: replicas decide."""
         return None
 
@@ -90,12 +97,17 @@ class RayBackend:
         """Memory of this process will do."""
         return None
 
+    async def call(self, operation: Operation[Reply]) -> Reply:
+        """Ask the replica of the stream, or all."""
+        done: Reply = await getattr(self, operation.name)(**vars(operation))
+        return done
+
     async def classify(
         self, stream: str, images: Sequence[SentImage], *, timeout: float | None = None
-    ) -> list[StreamAnswer]:
+    ) -> Sequence[StreamAnswer]:
         """One answer per image, in order; if the caller is cancelled, images that still wait are dropped."""
         until = None if timeout is None else time.monotonic() + timeout
-        answers: list[StreamAnswer] = await self._ask("classify", stream, list(images), until=until)
+        answers: Sequence[StreamAnswer] = await self._ask("classify", stream, list(images), until=until)
         return answers
 
     async def create_stream(
@@ -181,7 +193,7 @@ class RayBackend:
             place = await self._holder(stream)
             await self._wait(outcome, pause, patience)
             pause = min(2 * pause + _FIRST_PAUSE, _LONGEST_PAUSE)
-        if isinstance(outcome, EngineError):
+        if isinstance(outcome, ServerError):
             raise outcome
         return outcome
 
@@ -217,7 +229,9 @@ class RayBackend:
             return None
         left = until - time.monotonic()
         if left <= 0:
-            raise DeadlineError("the request could not be answered in time; nothing was learned from it")
+            raise DeadlineExceededError(
+                "the request could not be answered in time; nothing was learned from it"
+            )
         return left
 
     # -- who holds a stream -------------------------------------------------------------------------
@@ -244,9 +258,9 @@ class RayBackend:
         return None
 
     @staticmethod
-    async def _wait(outcome: EngineError, pause: float, patience: float) -> None:
+    async def _wait(outcome: ServerError, pause: float, patience: float) -> None:
         if time.monotonic() + pause > patience:
-            raise UnavailableError(
+            raise ServerUnavailableError(
                 f"no replica can answer this stream at the moment ({outcome}); nothing was learned",
                 _RETRY_AFTER,
             )
@@ -263,7 +277,7 @@ class RayBackend:
         except (TimeoutError, RayError, RayServeException) as error:
             _log.warning("the replicas do not answer to %r: %s", method, _line(error))
             return []
-        failed = [isinstance(one, BaseException) and not isinstance(one, EngineError) for one in said]
+        failed = [isinstance(one, BaseException) and not isinstance(one, ServerError) for one in said]
         for one in itertools.compress(said, failed):
             _log.warning("a replica does not answer to %r: %s", method, _line(one))
         return [one for one, has_failed in zip(said, failed, strict=True) if not has_failed]
@@ -279,19 +293,21 @@ async def _answer(response: Any) -> Any:
         raise
 
 
-def _not_done(error: Exception) -> EngineError:
+def _not_done(error: Exception) -> ServerError:
     """Why a request was not sent."""
     if isinstance(error, BackPressureError):
-        return OverloadedError("too many requests are waiting for a replica", error.retry_after_s or 1.0)
-    return UnavailableError("no replica is there to answer; nothing was learned", _RETRY_AFTER)
+        return ServerOverloadedError(
+            "too many requests are waiting for a replica", error.retry_after_s or 1.0
+        )
+    return ServerUnavailableError("no replica is there to answer; nothing was learned", _RETRY_AFTER)
 
 
-def _maybe_done(error: Exception, stream: str) -> EngineError:
+def _maybe_done(error: Exception, stream: str) -> ServerError:
     """Why the answer of a request that was sent never came."""
     if isinstance(error, RayTaskError):  # a defect
         _log.error("a replica failed on a request of stream %s: %s", stream, error)
-        return EngineError("the request could not be answered")
-    return LostAnswerError(
+        return FailedError("the request could not be answered")
+    return AnswerLostError(
         "the replica that worked on the request ended, or could not be reached, before it answered: the "
         "request may have been carried out, or not"
     )

@@ -6,8 +6,7 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from ramen.serve.http.app import create_app
-from ramen.serve.http.request_log import log_to_stderr
+from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.on_ray.backend import RayBackend
 

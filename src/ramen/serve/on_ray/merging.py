@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ramen.serve.engine.stream_info import EngineStatistics, StreamInfo
+from ramen.client.operations import EngineStatistics, StreamInfo
 
 _COUNTERS = (
     "images",

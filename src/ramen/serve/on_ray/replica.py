@@ -9,14 +9,22 @@ from typing import Any, TypeVar
 
 from ray import serve
 
+from ramen.client.operations import (
+    BY_NAME,
+    EngineStatistics,
+    FeedbackCounts,
+    InvalidRequestError,
+    SentImage,
+    ServedModel,
+    ServerError,
+    StreamActivity,
+    StreamAnswer,
+    StreamInfo,
+)
+from ramen.methods._registry import load_plugins
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.serve.engine.answers import SentImage, StreamAnswer
 from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.errors import BadRequestError, EngineError
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.engine.stream_info import EngineStatistics, FeedbackCounts, StreamActivity, StreamInfo
-from ramen.serve.http.backend import ServedModel
-from ramen.serve.http.local_backend import LocalBackend
 
 SHORTEST_STAY = 5.0  # seconds that a stream stays with a replica, even if another one should have it
 _MOST_REMEMBERED = 10_000  # streams whose time of arrival is known
@@ -35,6 +43,7 @@ class ReplicaPlan:
         name: Of the model.
         method: The method that adapts.
         parameters: Of the method.
+        imports: Files and modules that bring the method.
     """
 
     load: Callable[[], ZeroShotClassifier]
@@ -42,6 +51,7 @@ class ReplicaPlan:
     name: str
     method: str
     parameters: Mapping[str, Any]
+    imports: Sequence[str] = ()
 
 
 class StreamReplica:
@@ -55,13 +65,16 @@ class StreamReplica:
 
     def __init__(self, plan: ReplicaPlan) -> None:
         self.name: str = serve.get_replica_context().replica_tag
+        load_plugins(plan.imports)
         self._engine = Engine(
             plan.load(), plan.engine, name=plan.name, method=plan.method, parameters=plan.parameters
         )
-        self._backend = LocalBackend(self._engine)
         self._arrivals: dict[str, float] = {}  # when a stream came here, on the monotonic clock
         self._closing: asyncio.Future[None] | None = None
         _log.info("replica %s serves %s on %s", self.name, plan.name, self._engine.model.device)
+
+    def _do(self, name: str, *values: Any, **named: Any) -> Any:
+        return self._engine.call(BY_NAME[name](*values, **named))
 
     # -- the engine ---------------------------------------------------------------------------------
 
@@ -75,51 +88,54 @@ class StreamReplica:
 
     async def statistics(self) -> tuple[str, EngineStatistics]:
         """The name of this replica, and its engine."""
-        return self.name, await self._backend.statistics()
+        return self.name, await self._do(
+            "statistics",
+        )
 
     async def streams(self, after: str, limit: int, prefix: str) -> list[StreamInfo]:
         """Streams that this replica knows."""
-        return await self._backend.streams(after=after, limit=limit, prefix=prefix)
+        streams: list[StreamInfo] = await self._do("streams", after=after, limit=limit, prefix=prefix)
+        return streams
 
     async def classify(
         self, stream: str, images: Sequence[SentImage], timeout: float | None
-    ) -> list[StreamAnswer] | EngineError:
+    ) -> Sequence[StreamAnswer] | ServerError:
         """One answer per image, in order."""
-        return await self._here(stream, self._backend.classify(stream, images, timeout=timeout))
+        return await self._here(stream, self._do("classify", stream, images, timeout=timeout))
 
     async def create_stream(
         self, stream: str, classes: Sequence[str] | None
-    ) -> tuple[StreamInfo, bool] | EngineError:
+    ) -> tuple[StreamInfo, bool] | ServerError:
         """Create a stream unless it exists with these classes; also whether it is new."""
-        return await self._here(stream, self._backend.create_stream(stream, classes))
+        return await self._here(stream, self._do("create_stream", stream, classes))
 
-    async def stream(self, stream: str) -> StreamInfo | EngineError:
+    async def stream(self, stream: str) -> StreamInfo | ServerError:
         """One stream, as this replica knows it."""
-        return await _outcome(self._backend.stream(stream))
+        return await _outcome(self._do("stream", stream))
 
-    async def activity(self, stream: str) -> StreamActivity | EngineError:
+    async def activity(self, stream: str) -> StreamActivity | ServerError:
         """What happened in a stream lately."""
-        return await _outcome(self._backend.activity(stream))
+        return await _outcome(self._do("activity", stream))
 
-    async def reset(self, stream: str) -> StreamInfo | EngineError:
+    async def reset(self, stream: str) -> StreamInfo | ServerError:
         """Forget what was learned."""
-        return await self._with_lock(stream, lambda: self._backend.reset(stream))
+        return await self._with_lock(stream, lambda: self._do("reset", stream))
 
-    async def snapshot(self, stream: str) -> StreamInfo | EngineError:
+    async def snapshot(self, stream: str) -> StreamInfo | ServerError:
         """Return when everything that was learned is on disk."""
-        return await self._with_lock(stream, lambda: self._backend.snapshot(stream))
+        return await self._with_lock(stream, lambda: self._do("snapshot", stream))
 
-    async def set_classes(self, stream: str, classes: Sequence[str]) -> StreamInfo | EngineError:
+    async def set_classes(self, stream: str, classes: Sequence[str]) -> StreamInfo | ServerError:
         """Give a stream other classes."""
-        return await self._with_lock(stream, lambda: self._backend.set_classes(stream, classes))
+        return await self._with_lock(stream, lambda: self._do("set_classes", stream, classes))
 
-    async def feedback(self, stream: str, labels: Sequence[tuple[str, str]]) -> FeedbackCounts | EngineError:
+    async def feedback(self, stream: str, labels: Sequence[tuple[str, str]]) -> FeedbackCounts | ServerError:
         """Take true labels; they are matched with answers that this replica has given."""
-        return await self._with_lock(stream, lambda: self._backend.feedback(stream, labels))
+        return await self._with_lock(stream, lambda: self._do("feedback", stream, labels))
 
-    async def delete(self, stream: str) -> EngineError | None:
+    async def delete(self, stream: str) -> ServerError | None:
         """Forget the stream and remove its state, also one that cannot be read."""
-        return await self._with_lock(stream, lambda: self._backend.delete(stream), may_be_unusable=True)
+        return await self._with_lock(stream, lambda: self._do("delete", stream), may_be_unusable=True)
 
     # -- who has which stream -----------------------------------------------------------------------
 
@@ -137,9 +153,9 @@ class StreamReplica:
     async def forget(self, stream: str) -> None:
         """Write the state of a stream and release its lock; what is known of it is on disk from then on."""
         self._arrivals.pop(stream, None)
-        await asyncio.to_thread(self._engine.release, stream)
+        await self._engine.release(stream)
 
-    async def _here(self, stream: str, work: Awaitable[T]) -> T | EngineError:
+    async def _here(self, stream: str, work: Awaitable[T]) -> T | ServerError:
         """The outcome of work for which the engine locks the stream."""
         now = time.monotonic()
         is_arriving = stream not in self._arrivals
@@ -147,21 +163,21 @@ class StreamReplica:
         if len(self._arrivals) > _MOST_REMEMBERED:
             self._arrivals = {name: at for name, at in self._arrivals.items() if now - at < SHORTEST_STAY}
         outcome = await _outcome(work)
-        if is_arriving and isinstance(outcome, EngineError):
+        if is_arriving and isinstance(outcome, ServerError):
             self._arrivals.pop(stream, None)
         return outcome
 
     async def _with_lock(
         self, stream: str, work: Callable[[], Awaitable[T]], *, may_be_unusable: bool = False
-    ) -> T | EngineError:
+    ) -> T | ServerError:
         """The outcome of work on a stream that exists, and whose state is locked by this replica."""
-        known = await _outcome(self._backend.stream(stream))
-        if isinstance(known, EngineError):
+        known = await _outcome(self._do("stream", stream))
+        if isinstance(known, ServerError):
             return known
-        if not self._engine.is_resident(stream):
-            opened = await _outcome(self._backend.create_stream(stream))
-            if isinstance(opened, EngineError) and not (
-                may_be_unusable and isinstance(opened, BadRequestError)
+        if not self._engine.is_loaded(stream):
+            opened = await _outcome(self._do("create_stream", stream))
+            if isinstance(opened, ServerError) and not (
+                may_be_unusable and isinstance(opened, InvalidRequestError)
             ):
                 return opened
         return await self._here(stream, work())
@@ -175,13 +191,13 @@ class StreamReplica:
 
     async def __del__(self) -> None:
         """Called by Ray before it ends the process: write all states and release the locks."""
-        if hasattr(self, "_backend") and self._closing is None:
-            self._closing = asyncio.ensure_future(self._backend.close())
+        if hasattr(self, "_engine") and self._closing is None:
+            self._closing = asyncio.ensure_future(self._engine.close())
             await self._closing
 
 
-async def _outcome(work: Awaitable[T]) -> T | EngineError:
+async def _outcome(work: Awaitable[T]) -> T | ServerError:
     try:
         return await work
-    except EngineError as error:
+    except ServerError as error:
         return error

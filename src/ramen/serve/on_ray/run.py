@@ -11,13 +11,12 @@ import ray
 import torch
 from ray import serve
 
-from ramen.serve.classify_local import full_name
-from ramen.serve.http.request_log import log_to_stderr
+from ramen.serve.http.app import log_to_stderr
 from ramen.serve.http.server import bind, url_of
 from ramen.serve.on_ray.app import NAME, application, check_state
 from ramen.serve.on_ray.scaling import Scaling
 from ramen.serve.serve_run import ServeRequest
-from ramen.utils.stopping import stop_on_signals
+from ramen.utils.signals import stop_on_signals
 
 _FRONT_CPUS = 1  # for what Ray itself runs
 
@@ -61,10 +60,12 @@ def _gpus(device: str | None) -> int:
 
 def _with_full_names(request: ServeRequest) -> ServeRequest:
     """The same files from wherever replicas run."""
-    tokens = request.http.tokens
+    tokens, state = request.http.tokens, request.engine.state
     return replace(
         request,
-        engine=replace(request.engine, state=full_name(request.engine.state)),
+        engine=replace(
+            request.engine, state=None if state is None else str(Path(state).expanduser().absolute())
+        ),
         http=replace(request.http, tokens=None if tokens is None else Path(tokens).absolute()),
     )
 

@@ -1,0 +1,754 @@
+"""What a service does: THE list of its operations, with what each is given, replies and may raise.
+
+Whatever carries operations has one method, ``call``: the engine, the pipe between processes, and Ray. A new
+operation is a class here, a method of the engine, a route, and a method of each client.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramen.client.result import Result
+
+STREAM_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_QUOTED = 80  # characters of a wrong name that a message repeats
+Reply = TypeVar("Reply")
+Record = TypeVar("Record")
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+class ServerError(Exception):
+    """A service did not do what it was asked for.
+
+    The engine raises the same errors as the clients do: status, code and message are what the service sends.
+
+    Attributes:
+        status: The HTTP status; None if there was no answer.
+        code: The service's own name for the reason, such as "overloaded"; empty if it gave none.
+        message: The reason in words.
+        retry_after: Seconds after which the service asks to try again; None if it does not say.
+        nothing_done: Whether it is certain that the request had no effect, so that it may be sent again.
+    """
+
+    status: int | None = None
+    code = ""
+    nothing_done = False
+    temporary = False  # whether the same request may succeed later
+
+    def __init__(
+        self,
+        message: str,
+        retry_after: float | None = None,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        nothing_done: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.retry_after = message, retry_after
+        if status is not None:
+            self.status = status
+        if code is not None:
+            self.code = code
+        if nothing_done is not None:
+            self.nothing_done = nothing_done
+
+    def __str__(self) -> str:
+        known = " ".join(str(fact) for fact in (self.status, self.code) if fact)
+        return f"{self.message} ({known})" if known else self.message
+
+
+class InvalidRequestError(ServerError):
+    """The request makes no sense to the service: a name, a parameter, the number or the kind of images."""
+
+    status, code, nothing_done = 422, "invalid", True
+
+
+class UnauthorizedError(ServerError):
+    """The token is missing or not known to the service."""
+
+    status, code, nothing_done = 401, "invalid_token", True
+
+
+class ForbiddenError(ServerError):
+    """The token does not allow this, or not in this stream."""
+
+    status, code, nothing_done = 403, "scope", True
+
+
+class NoSuchStreamError(ServerError):
+    """There is no stream, or no answer, of this name."""
+
+    status, code, nothing_done = 404, "unknown_stream", True
+
+
+class ConflictError(ServerError):
+    """It contradicts what is there: a stream with other classes, for example."""
+
+    status, code, nothing_done = 409, "stream_exists", True
+
+
+class StreamElsewhereError(ConflictError):
+    """Another process holds the state of this stream."""
+
+    code = "stream_elsewhere"
+
+
+class RefusedImageError(ServerError):
+    """An image cannot be decoded, or the request has too many bytes; nothing was learned."""
+
+    status, code, nothing_done = 422, "undecodable", True
+
+
+class ServerOverloadedError(ServerError):
+    """Too much is waiting at the service, which took nothing of the request."""
+
+    status, code, nothing_done, temporary = 429, "overloaded", True, True
+
+
+class ServerUnavailableError(ServerError):
+    """The service is starting, stopping, or not there at the moment; nothing was learned."""
+
+    status, code, nothing_done, temporary = 503, "unavailable", True, True
+
+
+class StoppingError(ServerUnavailableError):
+    """The service is being stopped and takes nothing more."""
+
+    code = "stopping"
+
+
+class AnswerLostError(ServerUnavailableError):
+    """Whoever worked on the request has ended, or cannot be reached: it may have been done, or not."""
+
+    code, nothing_done = "answer_lost", False
+
+
+class DeadlineExceededError(ServerError):
+    """The images were not answered in time; if the service itself says so, nothing was learned from them."""
+
+    status, code, nothing_done = 504, "deadline", True
+
+
+class FailedError(ServerError):
+    """The service failed, and its log says why."""
+
+    status, code = 500, "internal"
+
+
+class UnreachableError(ServerError):
+    """No connection could be made, so that nothing was sent."""
+
+    nothing_done, temporary = True, True
+
+
+class ConnectionLostError(ServerError):
+    """The connection ended, or the time was up, after the request was sent: it may have been carried out."""
+
+    temporary = True
+
+
+class UnexpectedReplyError(ServerError):
+    """The reply is not that of a Ramen service, or the service failed."""
+
+
+_BY_STATUS: dict[int, type[ServerError]] = {
+    400: InvalidRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NoSuchStreamError,
+    405: InvalidRequestError,
+    409: ConflictError,
+    413: RefusedImageError,
+    415: InvalidRequestError,
+    422: InvalidRequestError,
+    429: ServerOverloadedError,
+    503: ServerUnavailableError,
+    504: DeadlineExceededError,
+}
+_BY_CODE: dict[str, type[ServerError]] = {
+    kind.code: kind for kind in (RefusedImageError, StoppingError, AnswerLostError)
+}
+
+
+def error_for(status: int, code: str, message: str, retry_after: float | None) -> ServerError:
+    """The error of a reply.
+
+    Args:
+        status: Its status.
+        code: The service's own code; empty if the reply is not from the service, but from a proxy perhaps.
+        message: In words.
+        retry_after: Seconds, if the reply says so.
+    """
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, UnexpectedReplyError)
+    # a proxy's 503 may also mean that the connection to the service ended after the request was passed on
+    nothing_done = kind.nothing_done and (status < 500 or code != "")
+    return kind(message, retry_after, status=status, code=code, nothing_done=nothing_done)
+
+
+# -- names ------------------------------------------------------------------------------------------
+
+
+def check_stream_name(name: object) -> str:
+    """``name``, if a stream may have it: it is also the name of a folder.
+
+    >>> check_stream_name("camera-1")
+    'camera-1'
+    """
+    if not isinstance(name, str) or not re.fullmatch(STREAM_PATTERN, name):
+        raise InvalidRequestError(
+            "a stream's name must be 1 to 64 letters, digits, '.', '_' or '-', the first one a letter or a "
+            f"digit, got {quoted(name)}"
+        )
+    return name
+
+
+def quoted(name: object) -> str:
+    """A wrong name for a message, which must not be as long as whatever was sent."""
+    text = repr(name)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+
+
+# -- images and replies -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SentImage:
+    """An image as a client sends it.
+
+    Attributes:
+        key: The client's own name for it.
+        data: A file's bytes, also as an array ``(n,)``, or pixels ``(H, W, 3)`` in uint8. An array must not
+            change until it is answered. Never a path: the engine opens nothing.
+    """
+
+    key: str
+    data: bytes | NDArray[np.uint8]
+
+    @property
+    def value(self) -> bytes | NDArray[np.uint8]:
+        """What a decoder takes: the bytes of a file, or pixels."""
+        is_file = isinstance(self.data, np.ndarray) and self.data.ndim == 1
+        return self.data.tobytes() if is_file else self.data  # type: ignore[union-attr]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes while it waits."""
+        return len(self.data) if isinstance(self.data, bytes) else self.data.nbytes
+
+
+@dataclass(frozen=True)
+class StreamAnswer:
+    """The answer for one image of a stream.
+
+    Attributes:
+        id: Names the answer when its true label is sent later; unique on the server. Empty for an error.
+        stream: The stream it belongs to.
+        result: Label, probabilities, what the classifier says without adaptation, support; or an error.
+        probabilities: Of all classes, ``(C,)`` in fp32, in the order of the stream's classes; None for an
+            error.
+        queued_ms: How long the image waited, decoding included.
+        computed_ms: How long its batch took.
+    """
+
+    id: str
+    stream: str
+    result: Result
+    probabilities: NDArray[np.float32] | None
+    queued_ms: float
+    computed_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(Sequence[StreamAnswer]):
+    """The answers for the images of a request: numbers, until somebody needs text.
+
+    Attributes:
+        stream: The stream.
+        keys: Of all images.
+        errors: Why an image has no answer, by its place.
+        rows: One per image that has an answer, as ``Result.from_row`` reads it.
+        probabilities: Of all classes, likewise.
+        names: Of the classes that the rows name, by their numbers.
+        version: How many images the stream had seen after them.
+        retrieves: Whether the method retrieves stored images.
+        start: The first part of all ids.
+        first: The number of the first answer; those that follow have the next ones.
+        queued_ms: How long they waited, decoding included.
+        computed_ms: How long their batch took.
+    """
+
+    stream: str
+    keys: tuple[str, ...]
+    errors: Mapping[int, str]
+    rows: NDArray[np.float64]
+    probabilities: NDArray[np.float32]
+    names: Mapping[int, str]
+    version: int
+    retrieves: bool
+    start: str
+    first: int
+    queued_ms: float
+    computed_ms: float
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        if place in self.errors:
+            failed = Result.failed(self.keys[place], self.errors[place], self.version)
+            return StreamAnswer("", self.stream, failed, None, self.queued_ms, self.computed_ms)
+        row = place - sum(error < place for error in self.errors)
+        result = Result.from_row(
+            self.keys[place], self.rows[row].tolist(), self.names, self.version, retrieves=self.retrieves
+        )
+        number, probabilities = f"{self.start}-{self.first + row}", self.probabilities[row]
+        return StreamAnswer(number, self.stream, result, probabilities, self.queued_ms, self.computed_ms)
+
+
+@dataclass(frozen=True)
+class ServedAnswer:
+    """The answer of a service for one image.
+
+    Attributes:
+        stream: The stream it belongs to.
+        id: Names the answer when its true label is sent later (``feedback``). Empty for an error.
+        key: The path of a file, the caller's own key, or "image 17".
+        label: The predicted class; None if there is an error.
+        probability: Of that class.
+        zero_shot_label: What the model says without adaptation.
+        zero_shot_probability: Of that class.
+        top: Up to five classes with their probabilities, the best first.
+        probabilities: Of all classes by name, if they were asked for.
+        adapted: False if the image was answered zero-shot.
+        changed: Whether adaptation changed the label.
+        support: How many stored images the answer is based on; None if the method retrieves none.
+        state_version: How many images the stream had seen after this image's batch.
+        entropy: Of the answer's probabilities, in nats.
+        zero_shot_entropy: The same without adaptation.
+        error: Why there is no answer; it names the key.
+        queued_ms: How long the image waited at the service.
+        computed_ms: How long its batch took.
+    """
+
+    stream: str
+    id: str
+    key: str
+    label: str | None
+    probability: float | None
+    zero_shot_label: str | None
+    zero_shot_probability: float | None
+    top: tuple[tuple[str, float], ...]
+    probabilities: dict[str, float] | None
+    adapted: bool
+    changed: bool
+    support: int | None
+    state_version: int
+    entropy: float | None
+    zero_shot_entropy: float | None
+    error: str | None = None
+    queued_ms: float = 0.0
+    computed_ms: float = 0.0
+
+    @classmethod
+    def failed(cls, stream: str, key: str, error: str) -> "ServedAnswer":
+        """For an image that the service did not accept, or that could not be read and was not sent."""
+        return cls(
+            stream, "", key, None, None, None, None, (), None, False, False, None, 0, None, None, error
+        )
+
+    def to_result(self) -> Result:
+        """The same as a predictor's result."""
+        return Result(**{field.name: getattr(self, field.name) for field in fields(Result)})
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What a service serves.
+
+    Attributes:
+        name: Such as "ViT-B-16/openai".
+        method: The method that adapts.
+        classes: The classes of streams that do not set their own.
+        image_size: Height and width that images are resized to.
+        max_batch: The most images in a request.
+        can_set_classes: Whether a stream may have classes of its own: the model has a text tower.
+        device: Where it computes.
+        dtype: The dtype of its weights.
+    """
+
+    name: str
+    method: str
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]
+    max_batch: int
+    can_set_classes: bool
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class FeedbackCounts:
+    """How right the answers were that a true label was sent for.
+
+    Attributes:
+        labels: How many true labels were matched with an answer.
+        correct: How many of these answers were right.
+        zero_shot_correct: How many would have been right without adaptation.
+        unknown: Labels for answers that are not known, or no more: only the last ones are.
+    """
+
+    labels: int = 0
+    correct: int = 0
+    zero_shot_correct: int = 0
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """One stream.
+
+    Attributes:
+        name: Its name.
+        classes: Its class names.
+        method: The method that adapts to it.
+        images: Answered since the stream was created or reset.
+        changed: Of these, how many adaptation gave another label.
+        fallbacks: Of these, how many were answered zero-shot because the adaptation failed.
+        errors: Images that could not be decoded.
+        entries: Entries in its memory; None while it is on disk, or if the method keeps none.
+        capacity: The most entries that its memory can hold; None likewise.
+        memory_bytes: What its memory takes now; 0 while it is on disk.
+        resident: Whether it is in memory, and not only on disk.
+        created: When it was created, in seconds since 1970.
+        last_used: When its last image came, likewise; None if none has come.
+        feedback: How right its answers were.
+        recovered: What had to be repaired when its state was last read, in words.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    method: str
+    images: int
+    changed: int
+    fallbacks: int
+    errors: int
+    entries: int | None
+    capacity: int | None
+    memory_bytes: int
+    resident: bool
+    created: float
+    last_used: float | None
+    feedback: FeedbackCounts
+    recovered: str | None = None
+
+
+@dataclass(frozen=True)
+class StreamActivity:
+    """What the dashboard shows of one stream, over its last answers (at most 1,000).
+
+    Attributes:
+        entropy: Mean entropy of the answers, in nats.
+        zero_shot_entropy: The same without adaptation.
+        changed_share: Share of answers that adaptation changed.
+        class_mix: How often each class was answered, the most frequent first, at most 20.
+        changed_images: The last ones that changed, the newest first; empty unless they are kept.
+        answers: How many answers these are.
+    """
+
+    entropy: float | None
+    zero_shot_entropy: float | None
+    changed_share: float | None
+    class_mix: tuple[tuple[str, int], ...]
+    changed_images: tuple["ChangedImage", ...]
+    answers: int = 0
+
+
+@dataclass(frozen=True)
+class ChangedImage:
+    """An image that adaptation gave another label.
+
+    Attributes:
+        key: The client's name for it.
+        label: The answer, with its probability.
+        zero_shot_label: The answer without adaptation, with its probability.
+        time: When, in seconds since 1970.
+        thumbnail: A small JPEG.
+    """
+
+    key: str
+    label: str
+    probability: float
+    zero_shot_label: str
+    zero_shot_probability: float
+    time: float
+    thumbnail: bytes
+
+
+@dataclass(frozen=True)
+class EngineStatistics:
+    """The whole engine. Counters only grow; rates and percentiles are over the last ten seconds.
+
+    Attributes:
+        images: Answered.
+        requests: Answered.
+        batches: Computed.
+        changed: Images that adaptation gave another label.
+        fallbacks: Images answered zero-shot because the adaptation failed.
+        undecodable: Images that could not be decoded.
+        overloaded: Requests refused because too much was waiting.
+        expired: Requests that were not answered in time.
+        cancelled: Requests whose client went away.
+        waiting_images: Images that wait or are being answered now.
+        waiting_bytes: Their bytes.
+        queue_images: The most that may wait.
+        queue_bytes: Likewise in bytes.
+        images_per_second: Answered.
+        latency_ms: Percentiles "p50", "p90", "p99" from arrival to answer; empty if nothing was answered.
+        compute_ms: The same of a batch.
+        mean_batch: Images per batch.
+        streams: How many there are.
+        resident_streams: How many of these are in memory.
+        resident_bytes: What their memories take.
+        streams_budget: What they may take.
+        parked: How many times a stream was put to disk.
+        store_failures: How many times a state could not be written.
+    """
+
+    images: int
+    requests: int
+    batches: int
+    changed: int
+    fallbacks: int
+    undecodable: int
+    overloaded: int
+    expired: int
+    cancelled: int
+    waiting_images: int
+    waiting_bytes: int
+    queue_images: int
+    queue_bytes: int
+    images_per_second: float
+    latency_ms: dict[str, float]
+    compute_ms: dict[str, float]
+    mean_batch: float | None
+    streams: int
+    resident_streams: int
+    resident_bytes: int
+    streams_budget: int
+    parked: int
+    store_failures: int
+
+
+@dataclass(frozen=True)
+class StreamsPage:
+    """Streams by name, and what to pass as ``after`` for those that follow; None if none do."""
+
+    streams: tuple[StreamInfo, ...]
+    next: str | None
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """What a reply in JSON stands for; fields that are not known are passed over: a newer service has more.
+
+    Args:
+        kind: A record of this module, or the type of one of its fields.
+        value: The reply.
+    """
+    if hasattr(kind, "__dataclass_fields__"):
+        known = fields(kind)
+        missing = [
+            f.name
+            for f in known
+            if f.name not in value and f.default is MISSING and f.default_factory is MISSING
+        ]
+        if missing:
+            raise UnexpectedReplyError(f"the reply has no {', '.join(missing)}: is this a Ramen service?")
+        hints = get_type_hints(kind)
+        return kind(**{f.name: from_json(hints[f.name], value[f.name]) for f in known if f.name in value})
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
+        return tuple(from_json(inner, one) for one in value)
+    return base64.b64decode(value) if kind is bytes else value
+
+
+# -- operations -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operation(Generic[Reply]):
+    """Something that a service does.
+
+    Attributes:
+        name: Of the engine's method that does it, which takes the fields.
+        scopes: A token needs one of these; any token will do if there are none; None without a token.
+        http: Method and path, in which ``{stream}`` stands for the field of that name. The other fields are
+            the query of a GET, and the JSON body of anything else.
+        reply: The record that the reply in JSON is read as; None if there is none.
+        errors: Statuses beside those that any request may get.
+        repeatable: Whether doing it twice does no harm.
+    """
+
+    name: ClassVar[str]
+    scopes: ClassVar[tuple[str, ...] | None]
+    http: ClassVar[tuple[str, str]]
+    reply: ClassVar[Any] = None
+    errors: ClassVar[tuple[int, ...]] = (404, 409, 422)
+    repeatable: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        BY_NAME[cls.name] = cls
+
+    def content(self) -> dict[str, Any]:
+        """The query or the body: all fields that are not in the path."""
+        path = self.http[1]
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and f"{{{name}}}" not in path
+        }
+
+
+BY_NAME: dict[str, type[Operation[Any]]] = {}  # all operations
+
+
+@dataclass(frozen=True)
+class Classify(Operation[Sequence[StreamAnswer]]):
+    """One answer per image, in order; if the caller goes away, images that still wait are dropped.
+
+    ``timeout`` is in seconds: a DeadlineExceededError if the images still wait then.
+    """
+
+    name, scopes = "classify", ("classify",)
+    http, errors = ("POST", "/v1/streams/{stream}/classify"), (404, 409)
+    stream: str
+    images: Sequence[SentImage]
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class CreateStream(Operation[tuple[StreamInfo, bool]]):
+    """Create a stream unless it exists with these classes; the engine also says whether it is new."""
+
+    name, scopes, http = "create_stream", ("manage",), ("PUT", "/v1/streams/{stream}")
+    reply, errors, repeatable = StreamInfo, (409, 422), True
+    stream: str
+    classes: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class ListStreams(Operation[list[StreamInfo]]):
+    """List streams by name, those behind ``after`` that begin with ``prefix``."""
+
+    name, scopes, http = "streams", ("classify", "manage"), ("GET", "/v1/streams")
+    reply, errors, repeatable = StreamsPage, (422,), True
+    after: str = ""
+    limit: int = 100
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class GetStream(Operation[StreamInfo]):
+    """Inspect a stream."""
+
+    name, scopes, http = "stream", ("classify", "manage"), ("GET", "/v1/streams/{stream}")
+    reply, errors, repeatable = StreamInfo, (404, 422), True
+    stream: str
+
+
+@dataclass(frozen=True)
+class GetActivity(Operation[StreamActivity]):
+    """What happened in a stream lately."""
+
+    name, scopes, http = "activity", ("classify", "manage"), ("GET", "/v1/streams/{stream}/activity")
+    reply, errors, repeatable = StreamActivity, (404, 422), True
+    stream: str
+
+
+@dataclass(frozen=True)
+class Reset(Operation[StreamInfo]):
+    """Forget what a stream learned."""
+
+    name, scopes, http, reply = "reset", ("manage",), ("POST", "/v1/streams/{stream}/reset"), StreamInfo
+    stream: str
+
+
+@dataclass(frozen=True)
+class Snapshot(Operation[StreamInfo]):
+    """Return when everything that a stream learned is on disk."""
+
+    name, scopes, http = "snapshot", ("manage",), ("POST", "/v1/streams/{stream}/snapshot")
+    reply, repeatable = StreamInfo, True
+    stream: str
+
+
+@dataclass(frozen=True)
+class Delete(Operation[None]):
+    """Remove a stream, and what it learned from the disk."""
+
+    name, scopes, http = "delete", ("manage",), ("DELETE", "/v1/streams/{stream}")
+    stream: str
+
+
+@dataclass(frozen=True)
+class SetClasses(Operation[StreamInfo]):
+    """Give a stream other classes; what it learned with the old ones is forgotten."""
+
+    name, scopes, http = "set_classes", ("manage",), ("PUT", "/v1/streams/{stream}/classes")
+    reply = StreamInfo
+    stream: str
+    classes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Feedback(Operation[FeedbackCounts]):
+    """Send true labels, as pairs of an answer's id and a class; nothing is learned from them."""
+
+    name, scopes, http = "feedback", ("classify",), ("POST", "/v1/streams/{stream}/feedback")
+    reply = FeedbackCounts
+    stream: str
+    labels: Sequence[Sequence[str]]
+
+    def content(self) -> dict[str, Any]:
+        """The pairs by their names."""
+        return {"labels": [{"id": answer, "label": label} for answer, label in self.labels]}
+
+
+@dataclass(frozen=True)
+class GetStatistics(Operation[EngineStatistics]):
+    """The whole engine: counters, queue, latency, streams."""
+
+    name, scopes, http = "statistics", ("metrics", "manage"), ("GET", "/v1/statistics")
+    reply, errors, repeatable = EngineStatistics, (), True
+
+
+@dataclass(frozen=True)
+class GetModel(Operation[ServedModel]):
+    """What is served."""
+
+    name, scopes, http = "model", (), ("GET", "/v1/model")
+    reply, errors, repeatable = ServedModel, (), True
+
+
+@dataclass(frozen=True)
+class IsReady(Operation[bool]):
+    """Whether images can be answered now."""
+
+    name, scopes, http, errors, repeatable = "ready", None, ("GET", "/readyz"), (503,), True
+
+
+def operation_from(name: object, values: Mapping[str, Any]) -> Operation[Any]:
+    """An operation that was sent as plain values; ValueError for one that is not in the list."""
+    kind = BY_NAME.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"operation must be one of {', '.join(BY_NAME)}, got {quoted(name)}")
+    return kind(**values)

@@ -1,1 +1,0 @@
-"""The formats of stored data sets, one module per layout."""

@@ -1,0 +1,353 @@
+"""What fused passes are, and the description of a vision transformer that they compute from.
+
+The description has the module's own weights, in the form that the passes take them
+(``ramen.encoder.fused.read``).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ramen.encoder.norms import BatchNorm, LayerNorm, Norm
+from ramen.kernels import norm, rotation
+from ramen.kernels.channel_norm import ChannelNorm
+from ramen.kernels.norm import AffinePlace, NormResult
+
+
+class NotCoveredError(Exception):
+    """A tower has a part that the fused passes do not cover; the message says which."""
+
+
+class FusedPasses(Protocol):
+    """The fused passes of one encoder."""
+
+    def is_prepared(self, images: Tensor) -> bool:
+        """Whether ``images`` is a result of ``prepare``."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """The part of a pass that no norm parameter changes."""
+
+    def forward(self, prepared: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, Any]:
+        """Features ``(B, d)`` of a result of ``prepare``; with ``keep`` also what ``backward`` needs."""
+
+    def backward(self, gradient: Tensor, saved: Any) -> Tensor:
+        """Each image's gradient of the norm parameters ``(B, G)``, given that of its features ``(B, d)``."""
+
+
+@dataclass(frozen=True)
+class FusedAttention:
+    """The attention of a block.
+
+    Attributes:
+        norm: Before it.
+        qkv_weight: Of queries, keys and values, one above the other, ``(3 D, D)``.
+        qkv_bias: Of the same.
+        query_norm: Of each head's queries, if there is one.
+        key_norm: Of each head's keys, if there is one.
+        inner_norm: Between the heads and the last product, if there is one.
+        out_weight: Of the last product.
+        out_bias: Of the same.
+    """
+
+    norm: AffinePlace
+    qkv_weight: Tensor
+    qkv_bias: Tensor | None
+    out_weight: Tensor
+    out_bias: Tensor | None
+    query_norm: AffinePlace | None = None
+    key_norm: AffinePlace | None = None
+    inner_norm: AffinePlace | None = None
+
+
+@dataclass(frozen=True)
+class FusedMlp:
+    """The two products of a block, with an activation between them.
+
+    Attributes:
+        norm: Before it.
+        fc_weight: Of the first product. If it is gated, those of the gate are above the others.
+        fc_bias: Of the same.
+        activation: Its kind, one of ``ramen.kernels.activation.KINDS`` or ``GATES``.
+        inner_norm: Before the second product, if there is one.
+        proj_weight: Of the second product.
+        proj_bias: Of the same.
+    """
+
+    norm: AffinePlace
+    fc_weight: Tensor
+    fc_bias: Tensor | None
+    activation: str
+    proj_weight: Tensor
+    proj_bias: Tensor | None
+    inner_norm: AffinePlace | None = None
+
+
+@dataclass(frozen=True)
+class FusedBlock:
+    """A residual block: attention, then an MLP, each with a norm before it."""
+
+    attention: FusedAttention
+    mlp: FusedMlp
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary positions: pairs of numbers of queries and keys are turned by an angle that the place decides.
+
+    Attributes:
+        cos: ``(patches, head width)``.
+        sin: The same.
+        neighbours: Whether pairs are neighbours; otherwise a number's partner is half a head away.
+        prefix: How many tokens before the patches are not turned.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    neighbours: bool
+    prefix: int
+
+    def turn(self, parts: Tensor, *, back: bool = False) -> None:
+        """Turn queries or keys ``(B, T, heads, head width)`` in place, or with ``back`` their gradients."""
+        rotation.turn(parts[:, self.prefix :], self.cos, self.sin, self.neighbours, back=back)
+
+
+class Head(Protocol):
+    """What makes features of the tokens after the last block, and the gradient back."""
+
+    def forward(
+        self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None, *, keep: bool
+    ) -> tuple[Tensor, object]:
+        """Features ``(B, d)`` of ``x + delta + shift``, and with ``keep`` what ``backward`` needs."""
+
+    def backward(self, gradient: Tensor, saved: object, affine: Tensor, tokens: int, rows: Tensor) -> Tensor:
+        """The gradient of the tokens that ``forward`` got; those of norm parameters go into ``rows``.
+
+        Args:
+            gradient: Of the features.
+            saved: What ``forward`` has kept.
+            affine: As in ``forward``.
+            tokens: How many an image has.
+            rows: See ``ramen.kernels.norm.backward``.
+        """
+
+
+@dataclass(frozen=True)
+class FusedTower:
+    """The weights and settings of a tower that is covered.
+
+    Attributes:
+        patch: Height and width of a patch.
+        patch_weight: Embeds a patch, ``(D, channels * height * width)``; padded with columns of zeros.
+        prefix: How many tokens stand before the patches: the class token and registers.
+        positions: ``(T, D)``: what is added to every token, be it learned, a position or a bias. The tokens
+            of the prefix themselves are zeros.
+        norm_before: The norm before the blocks, if there is one.
+        blocks: In order.
+        heads: Of every attention.
+        rotation: Of queries and keys, if there is one.
+        first_token_only: Whether the head needs the first token alone.
+        head: What follows the blocks.
+    """
+
+    patch: tuple[int, int]
+    patch_weight: Tensor
+    prefix: int
+    positions: Tensor
+    norm_before: AffinePlace | None
+    blocks: list[FusedBlock]
+    heads: int
+    first_token_only: bool
+    head: Head
+    rotation: Rotation | None = None
+
+    @cached_property
+    def bias_sums(self) -> list[Tensor | None]:
+        """The sum of all biases that have been added to the residual stream.
+
+        Before each of the two norms of every block, and after the last block.
+        """
+        sums: list[Tensor | None] = [None]
+        for block in self.blocks:
+            sums.append(_sum(sums[-1], block.attention.out_bias))
+            sums.append(_sum(sums[-1], block.mlp.proj_bias))
+        return sums
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return one if other is None else other.to(torch.promote_types(other.dtype, torch.float32))
+    return one + other
+
+
+@dataclass(frozen=True)
+class PoolingHead:
+    """A norm, the class token or the mean of all patches, and a product.
+
+    Attributes:
+        norm_place: Of the norm.
+        prefix: How many tokens stand before the patches.
+        pools_class_token: Whether the features are those of the class token, or the mean of all patches.
+        norm_after_pool: Whether the norm comes after the mean.
+        proj: Applied to the pooled features, if there is one.
+    """
+
+    norm_place: AffinePlace
+    prefix: int
+    pools_class_token: bool
+    norm_after_pool: bool
+    proj: Tensor | None
+
+    def forward(
+        self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None, *, keep: bool
+    ) -> tuple[Tensor, NormResult]:
+        """See ``Head.forward``."""
+        if self.norm_after_pool and not self.pools_class_token:
+            total = x if delta is None else x + delta
+            mean = total[:, self.prefix :].mean(1, keepdim=True)
+            after = norm.forward(mean, None, affine, self.norm_place, shift)
+            pooled = after.output[:, 0]
+        else:
+            after = norm.forward(x, delta, affine, self.norm_place, shift)
+            pooled = after.output[:, 0] if self.pools_class_token else after.output[:, self.prefix :].mean(1)
+        return (pooled if self.proj is None else pooled @ self.proj), after
+
+    def backward(self, gradient: Tensor, saved: object, affine: Tensor, tokens: int, rows: Tensor) -> Tensor:
+        """See ``Head.backward``."""
+        assert isinstance(saved, NormResult)
+        pooled = (gradient if self.proj is None else gradient @ self.proj.T)[:, None]
+        if self.pools_class_token:
+            return norm.backward(pooled, saved, affine, self.norm_place, None, rows)
+        if self.norm_after_pool:
+            pooled = norm.backward(pooled, saved, affine, self.norm_place, None, rows)
+        patches = tokens - self.prefix
+        spread = F.pad((pooled / patches).expand(-1, patches, -1), (0, 0, self.prefix, 0))
+        if self.norm_after_pool:
+            return spread
+        return norm.backward(spread, saved, affine, self.norm_place, None, rows)
+
+
+class ModuleHead:
+    """The module's own layers, differentiated by autograd: a small part of a pass.
+
+    Args:
+        function: Features of the tokens ``(B, T, D)`` after the last block.
+        norms: The norm layers that it uses, by name.
+        places: Where they have their parameters in the flat vector; other names may be there too.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        norms: Mapping[str, Norm],
+        places: Mapping[str, AffinePlace],
+    ) -> None:
+        self._function = function
+        self._parameters = [
+            (layer, kind, start, start + places[name].width)
+            for name, layer in norms.items()
+            for kind, start in (("weight", places[name].weight), ("bias", places[name].bias))
+            if start is not None
+        ]
+
+    def forward(
+        self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None, *, keep: bool
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, list[Tensor]] | None]:
+        """See ``Head.forward``."""
+        total = x if delta is None else x + delta
+        total = total if shift is None else (total + shift).to(x.dtype)
+        if not keep:
+            return self._features(
+                total, [affine[..., start:stop] for *_, start, stop in self._parameters]
+            ), None
+        with torch.enable_grad():
+            total = total.detach().requires_grad_()
+            rows = affine.detach().expand(len(x), -1)
+            leaves = [rows[:, start:stop].requires_grad_() for *_, start, stop in self._parameters]
+            features = self._features(total, leaves)
+        return features.detach(), (features, total, leaves)
+
+    def backward(self, gradient: Tensor, saved: object, affine: Tensor, tokens: int, rows: Tensor) -> Tensor:
+        """See ``Head.backward``."""
+        assert isinstance(saved, tuple)
+        features, total, leaves = saved
+        found = torch.autograd.grad(
+            features, [total, *leaves], gradient.to(features.dtype), allow_unused=True
+        )
+        for (*_, start, stop), part in zip(self._parameters, found[1:], strict=True):
+            rows[:, :, start:stop] = 0
+            if part is not None:
+                rows[:, 0, start:stop] = part
+        stream = found[0]
+        assert stream is not None
+        return stream
+
+    def _features(self, total: Tensor, parameters: list[Tensor]) -> Tensor:
+        try:
+            for (layer, kind, *_), part in zip(self._parameters, parameters, strict=True):
+                setattr(layer, kind, part.unflatten(-1, layer.param_shape))
+            return self._function(total)
+        finally:
+            for layer, *_ in self._parameters:
+                layer.weight = layer.bias = None
+
+
+# -- where norms have their parameters ----------------------------------------------------------------
+
+
+class TowerNorms:
+    """The norm layers of a tower, of which each must be found in its place.
+
+    Args:
+        norms: By name.
+        places: Where each of them has its parameters in the flat vector.
+    """
+
+    def __init__(self, norms: Mapping[str, Norm], places: Mapping[str, AffinePlace]) -> None:
+        self._norms, self._places = norms, places
+        self._left = set(norms)
+
+    def place(self, name: str) -> AffinePlace:
+        """Of a layer norm that must be there."""
+        layer = self._norms.get(name)
+        if not isinstance(layer, LayerNorm) or layer.activation is not None or layer.channels_first:
+            raise NotCoveredError(f"its norm layer {name} is not a layer norm with parameters")
+        self._left.discard(name)
+        return self._places[name]
+
+    def place_if_there(self, name: str) -> AffinePlace | None:
+        """Of a layer norm that may be there."""
+        return self.place(name) if name in self._norms else None
+
+    def channel_norm(self, name: str, layer: object, dtype: torch.dtype) -> ChannelNorm:
+        """Of a batch norm with the statistics of its training; an activation inside it is the caller's.
+
+        Args:
+            name: Its name.
+            layer: The layer itself, which must be the one of that name.
+            dtype: Of the encoder.
+        """
+        found = self._norms.get(name)
+        if found is not layer or not isinstance(found, BatchNorm):
+            raise NotCoveredError(f"its norm layer {name} is not a batch norm with running statistics")
+        self._left.discard(name)
+        place = self._places[name]
+        exact = torch.promote_types(dtype, torch.float32)
+        mean, variance = found.running_mean.to(exact), found.running_var.to(exact)
+        return ChannelNorm(place, mean, torch.rsqrt(variance + place.eps))
+
+    def head(self, function: Callable[[Tensor], Tensor]) -> ModuleHead:
+        """What follows the blocks, computed by the module; all norm layers that are left belong to it."""
+        left, self._left = sorted(self._left), set()
+        return ModuleHead(function, {name: self._norms[name] for name in left}, self._places)
+
+    def require_all_used(self) -> None:
+        """Raise NotCoveredError if a norm layer is in none of the places that were read."""
+        if self._left:
+            raise NotCoveredError(
+                f"it has more norm layers than a plain transformer: {', '.join(sorted(self._left))}"
+            )

@@ -1,1 +1,0 @@
-"""Analysis of results: scores, groups over seeds, comparison with the paper."""

@@ -1,1 +1,0 @@
-"""Figures: one function per figure."""

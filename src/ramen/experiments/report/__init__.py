@@ -1,1 +1,0 @@
-"""The report: one self-contained page of tables and figures."""

@@ -1,0 +1,301 @@
+"""Result files as a DataFrame: one row per run, and a column per entry of the file, named by its path."""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ramen.experiments import paper
+from ramen.experiments.store import DamagedResultError, read_result
+from ramen.experiments.values import with_defaults
+
+Result = Mapping[str, Any]
+
+# What decides the stream and the classifier. Results that agree in all of it are shown in one table.
+SETTING = ("data", "model", "protocol", "data_options", "protocol_parameters", "templates")
+_PARTS = {
+    "experiment": (*SETTING, "method", "parameters", "label", "seed", "batch"),
+    "scores": ("average", "domains", "images", "zero_shot", "difference", "changes"),
+    "cost": ("ms_an_image", "memory_bytes", "passes", "peak_device_bytes", "peak_host_bytes"),
+}
+
+
+def results(*paths: Path | str) -> pd.DataFrame:
+    """All results in files and folders as a DataFrame, for analyses of your own.
+
+    ``ramen.results("results").groupby("title")["scores.average"].agg(["mean", "std", "count"])`` is a table
+    over seeds; ``.filter(like="scores.domains.")`` are the accuracies by domain. A damaged file is a warning.
+
+    Args:
+        paths: Result files, or folders to search for them.
+
+    Returns:
+        One row per run. ``title`` names the method or the variant, ``setting`` the stream and the model,
+        ``file`` the run's file; each further column is an entry of the file, such as ``experiment.seed``.
+    """
+    found = collect(paths)
+    for warning in found.warnings:
+        warnings.warn(warning, stacklevel=2)
+    table = frame(found.results)
+    table.insert(2, "file", [str(found.files[identity(result)]) for result in found.results])
+    return table
+
+
+def frame(found: Sequence[Result]) -> pd.DataFrame:
+    """Results as a DataFrame."""
+    return pd.DataFrame(
+        [
+            {
+                "title": row_title(result),
+                "setting": describe_setting(result["experiment"]),
+                **dict(_entries("", result)),
+            }
+            for result in found
+        ]
+    )
+
+
+def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and (value or not path):
+        for name, inner in value.items():
+            yield from _entries(f"{path}.{name}" if path else str(name), inner)
+    else:
+        yield path, value
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What was read: results of runs and their files by identity, plans, other results, warnings."""
+
+    results: list[dict[str, Any]]
+    files: dict[str, Path] = field(default_factory=dict)
+    plans: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def collect(paths: Sequence[Path | str]) -> Collection:
+    """Read result files, and all result files in folders and their subfolders.
+
+    A damaged file becomes a warning; an error is raised only if no result is left.
+    """
+    found: dict[str, tuple[dict[str, Any], Path]] = {}
+    plans: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    complaints = []
+    for path in _files(paths):
+        try:
+            result = read_result(path)
+            if result.get("kind") != "run":
+                (plans if result.get("kind") == "plan" else others).append(result)
+                continue
+            _require_parts(path, result)
+        except DamagedResultError as error:
+            complaints.append(str(error))
+            continue
+        key = identity(result)
+        if key not in found:
+            found[key] = result, path
+        elif result != found[key][0]:
+            kept, older = sorted([(result, path), found[key]], key=_finished, reverse=True)
+            found[key] = kept
+            complaints.append(f"{older[1]} is ignored: {kept[1]} is a newer run of the same experiment")
+    if not found and not others:
+        listed = ", ".join(map(str, paths))
+        raise ValueError("\n".join([f"there are no results in {listed}", *complaints]))
+    return Collection(
+        [result for result, _ in found.values()],
+        {key: path for key, (_, path) in found.items()},
+        plans,
+        others,
+        complaints,
+    )
+
+
+def _files(paths: Sequence[Path | str]) -> list[Path]:
+    """The files, and all JSON files of folders but those in hidden ones, which hold checkpoints."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file or folder {path}")
+        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        shown = (f for f in files if not any(p.startswith(".") for p in f.relative_to(path).parts))
+        found |= dict.fromkeys(shown)
+    return list(found)
+
+
+def _finished(found: tuple[Result, Path]) -> str:
+    return str(found[0].get("provenance", {}).get("finished", ""))
+
+
+def _require_parts(path: Path, result: Result) -> None:
+    for part, keys in _PARTS.items():
+        block = result.get(part)
+        missing = [key for key in keys if not isinstance(block, Mapping) or key not in block]
+        if missing:
+            raise DamagedResultError(
+                f"{path} is damaged ({part} has no {missing[0]!r}); remove it and run the experiment again"
+            )
+
+
+def identity(result: Result, *, without: str | None = None) -> str:
+    """What decides a result, as text; the same whether a default value was given or not.
+
+    Args:
+        result: The result of a run.
+        without: A part to leave out.
+    """
+    parts = {name: value for name, value in result["experiment"].items() if name != without}
+    parts["parameters"] = parameters(result)
+    return json.dumps(parts, sort_keys=True)
+
+
+def parameters(result: Result) -> dict[str, Any]:
+    """All parameters of the method, given or by default, in plain values."""
+    return with_defaults(result["experiment"]["method"], result["experiment"]["parameters"])
+
+
+# -- rows ---------------------------------------------------------------------------------------------------
+
+
+def row_title(result: Result) -> str:
+    """The variant's label, or the method's name in the paper's tables."""
+    return result["experiment"]["label"] or paper.title(result["experiment"]["method"])
+
+
+class Rows:
+    """Rows of tables: experiments over their seeds.
+
+    Attributes:
+        groups: The results of each row, sorted by seed.
+        firsts: The first result of each, for what its runs share.
+        runs: All of them as a DataFrame, with the place of its row in the column ``row``.
+        names: What rows are called: the title and, if needed, the settings that differ.
+        anchors: On a page, the ids of their settings.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Result]],
+        names: Sequence[str] | None = None,
+        anchors: Sequence[str] | None = None,
+    ) -> None:
+        self.groups = [sorted(group, key=lambda one: one["experiment"]["seed"]) for group in groups]
+        self.firsts = [group[0] for group in self.groups]
+        self.names = list(names) if names is not None else _names(self.firsts)
+        self.anchors = list(anchors) if anchors is not None else None
+        self.runs = frame([result for group in self.groups for result in group])
+        self.runs["row"] = [place for place, group in enumerate(self.groups) for _ in group]
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.groups)
+
+    @property
+    def setting(self) -> str:
+        """Data, model and stream in words."""
+        return describe_setting(self.firsts[0]["experiment"])
+
+    @property
+    def domains(self) -> list[str]:
+        """The names of all domains."""
+        return list(dict.fromkeys(name for one in self.firsts for name in one["scores"]["domains"]))
+
+    @property
+    def seeds(self) -> list[list[int]]:
+        """The seeds of each row."""
+        return [[result["experiment"]["seed"] for result in group] for group in self.groups]
+
+    def facts(self, name: str) -> list[Any]:
+        """A setting of each row's experiment."""
+        return [one["experiment"].get(name) for one in self.firsts]
+
+    def each(self, path: str) -> list[list[Any]]:
+        """The values in a column for each row, by seed; None for what a result does not have."""
+        if path not in self.runs:
+            return [[None] * len(group) for group in self.groups]
+        column = self.runs[path].astype(object).where(self.runs[path].notna(), None)
+        return [column[self.runs["row"] == place].tolist() for place in range(len(self))]
+
+    def over(self, path: str, how: str = "mean") -> list[float | None]:
+        """Mean, ``std`` or ``max`` over seeds of a column; None if a result does not have it."""
+        if path not in self.runs:
+            return [None] * len(self)
+        column = pd.to_numeric(self.runs[path], errors="coerce").astype(float)
+        found = column.groupby(self.runs["row"]).agg(lambda values: getattr(values, how)(skipna=False))
+        return [None if pd.isna(value) else float(value) for value in found]
+
+    def only(self, places: Sequence[int]) -> "Rows":
+        """Some of the rows."""
+        anchors = None if self.anchors is None else [self.anchors[place] for place in places]
+        return Rows(
+            [self.groups[place] for place in places], [self.names[place] for place in places], anchors
+        )
+
+
+def groups_of(found: Sequence[Result]) -> list[list[Result]]:
+    """Results that differ in nothing but the seed, in the order of their first ones.
+
+    Of two results with the same seed, the later one in ``found`` is used.
+    """
+    groups: dict[str, dict[int, Result]] = {}
+    for result in found:
+        seeds = groups.setdefault(identity(result, without="seed"), {})
+        seeds[result["experiment"]["seed"]] = result
+    return [list(seeds.values()) for seeds in groups.values()]
+
+
+def settings_of(found: Sequence[Result]) -> list[list[list[Result]]]:
+    """The groups of each stream and classifier, in the order of the paper's tables."""
+    settings: dict[str, list[list[Result]]] = {}
+    for group in groups_of(found):
+        settings.setdefault(setting_key(group[0]), []).append(group)
+    return [
+        sorted(members, key=lambda group: paper.position(group[0]["experiment"]["method"]))
+        for members in settings.values()
+    ]
+
+
+def all_rows(found: Sequence[Result]) -> list[Rows]:
+    """The rows of each setting."""
+    return [Rows(groups) for groups in settings_of(found)]
+
+
+def setting_key(result: Result, *, without: str | None = None) -> str:
+    """The stream and the classifier as text: equal for what is shown in one table."""
+    return json.dumps([result["experiment"][name] for name in SETTING if name != without], sort_keys=True)
+
+
+def describe_setting(experiment: Mapping[str, Any]) -> str:
+    """Data, model and stream in words."""
+    known = paper.SETTINGS.get(experiment["data"])
+    data = known.title if known else experiment["data"]
+    options = {**experiment["data_options"], **experiment["protocol_parameters"]}
+    listed = "".join(f", {name} {value}" for name, value in options.items() if value is not None)
+    templates = "" if experiment["templates"] == "ensemble" else f", templates {experiment['templates']}"
+    return f"{data}, {experiment['model']}, {experiment['protocol']} stream{listed}{templates}"
+
+
+def _names(firsts: Sequence[Result]) -> list[str]:
+    """Unique names: titles, with the settings in which namesakes differ."""
+    titles, facts = [row_title(one) for one in firsts], [_facts(one) for one in firsts]
+    names = []
+    for title, own in zip(titles, facts, strict=True):
+        others = [other for name, other in zip(titles, facts, strict=True) if name == title]
+        differing = [name for name in own if any(other.get(name) != own[name] for other in others)]
+        listed = ", ".join(f"{name}={own[name]}" for name in differing)
+        names.append(f"{title} ({listed})" if listed else title)
+    return names
+
+
+def _facts(result: Result) -> dict[str, Any]:
+    experiment = result["experiment"]
+    others = ("batch", "window", "tuned", "device", "dtype", "source")
+    return {**parameters(result), **{name: experiment[name] for name in others if name in experiment}}

@@ -1,1 +1,0 @@
-"""Running experiments: one method on one stream, checkpoints, results."""

@@ -1,1 +1,0 @@
-"""Studies: similarity and domains, what the gradient cache saves, what methods cost."""

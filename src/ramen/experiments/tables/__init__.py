@@ -1,1 +1,0 @@
-"""Tables: one model, several formats, and the tables of results."""

@@ -1,1 +1,0 @@
-"""Hyper-parameters chosen for all methods alike, on streams that no test uses."""

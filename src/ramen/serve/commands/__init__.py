@@ -1,1 +1,0 @@
-"""The commands of production: ``ramen classify``, ``ramen serve``, ``ramen token``."""

@@ -1,1 +1,0 @@
-"""Files of labels that grow while images are classified: CSV, JSON lines, Parquet."""
