@@ -152,7 +152,7 @@ def classify_files(request: "ClassifyRequest", console: Console) -> ClassifyRepo
                     stop.event.set()  # whatever ended this: nobody waits for new files any more
         output.finish()
         if request.page is not None:
-            from ramen.classify.changes_page.page import PageSettings, write_page
+            from ramen.classify.page import PageSettings, write_page
 
             facts = answering.page_facts() | {"output": request.out, "decoding": request.decoding()}
             write_page(request.page, output, PageSettings(**facts))

@@ -47,7 +47,7 @@ def _script() -> str:
 @cache
 def _style() -> str:
     """The style of all our pages, that of the cards with changed images, and the dashboard's own."""
-    cards = asset("classify/changes_page/assets/changes.css")
+    cards = asset("classify/page.css")
     return asset("utils/style.css") + cards + _asset("dashboard.css")
 
 

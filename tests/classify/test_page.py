@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ramen.classify.changes_page.page import PageSettings, make_page
-from ramen.classify.changes_page.summary import ChangesSummary
-from ramen.classify.changes_page.text import visible
 from ramen.classify.output import Run
+from ramen.classify.page import ChangesSummary, PageSettings, make_page, visible
 from ramen.images.thumbnails import Thumbnail
 from tests.fakes.served_results import answer, failure
 

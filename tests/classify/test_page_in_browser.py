@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from ramen.classify.changes_page.page import PageSettings, write_page
 from ramen.classify.output import open_output
+from ramen.classify.page import PageSettings, write_page
 from tests.fakes.served_results import IDENTITY, answer, failure
 from tests.helpers.webdriver import BROWSER, DRIVER, Browser
 

@@ -1,4 +1,4 @@
-from ramen.classify.changes_page.summary import ChangesSummary
+from ramen.classify.page import ChangesSummary
 from tests.fakes.served_results import answer, failure
 
 
