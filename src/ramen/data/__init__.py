@@ -34,24 +34,18 @@ if TYPE_CHECKING:
 # Where each public name is defined. They are imported when first used: `import ramen.data` alone loads
 # neither torch nor numpy. No module of this package may have one of these names: it would hide the function.
 _HOMES = {
-    "ALIASES": "ramen.data.streams",
-    "CORRUPTIONS": "ramen.data.corruptions",
-    "DataError": "ramen.data.reading",
-    "Dataset": "ramen.data.dataset",
-    "Domain": "ramen.data.dataset",
-    "DownloadError": "ramen.data.downloads",
-    "EXTRA_CORRUPTIONS": "ramen.data.corruptions",
-    "PROTOCOLS": "ramen.data.streams",
-    "Stream": "ramen.data.streams",
-    "corrupt": "ramen.data.corruptions",
-    "describe": "ramen.data.catalogue",
-    "download": "ramen.data.downloads",
-    "list_datasets": "ramen.data.catalogue",
-    "load": "ramen.data.catalogue",
-    "make_cifar_c": "ramen.data.make",
-    "make_imagenet_c": "ramen.data.make",
-    "make_stream": "ramen.data.streams",
-    "verify": "ramen.data.verification",
+    name: f"ramen.data.{module}"
+    for module, names in {
+        "catalogue": ("describe", "list_datasets", "load"),
+        "corruptions": ("CORRUPTIONS", "EXTRA_CORRUPTIONS", "corrupt"),
+        "dataset": ("Dataset", "Domain"),
+        "downloads": ("DownloadError", "download"),
+        "make": ("make_cifar_c", "make_imagenet_c"),
+        "reading": ("DataError",),
+        "streams": ("ALIASES", "PROTOCOLS", "Stream", "make_stream"),
+        "verification": ("verify",),
+    }.items()
+    for name in names
 }
 
 __all__ = sorted(_HOMES)

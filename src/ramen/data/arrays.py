@@ -69,11 +69,7 @@ def read_cifar_c(
         array = _open(reading, path, remedy)
         if array is None:
             continue
-        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != (_SIDE, _SIDE, 3):
-            what = f"must be uint8 (n, {_SIDE}, {_SIDE}, 3), got {array.dtype} {array.shape}"
-            reading.add("error", path, what, remedy)
-        elif labels is not None and len(array) != len(labels):
-            what = f"has {len(array):,} images for the {len(labels):,} labels of {_LABELS_FILE}"
+        if what := _wrong_pixels(array, labels, (_SIDE, _SIDE)):
             reading.add("error", path, what, remedy)
         elif labels is not None:
             count = len(array) // severities
@@ -83,17 +79,31 @@ def read_cifar_c(
     return reading
 
 
+def _wrong_pixels(array: NDArray[Any], labels: Labels | None, size: tuple[int, ...] | None = None) -> str:
+    """What is wrong with an array of images; empty if nothing is."""
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != (*(size or array.shape[1:3]), 3):
+        height, width = size or ("H", "W")
+        return f"must be uint8 (n, {height}, {width}, 3), got {array.dtype} {array.shape}"
+    if labels is None or len(array) == len(labels):
+        return ""
+    return f"has {len(array):,} images for {len(labels):,} labels"
+
+
+def _wrong_labels(labels: NDArray[Any]) -> str:
+    """What is wrong with labels; empty if nothing is."""
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        return f"must be whole numbers in one dimension, got {labels.dtype} {labels.shape}"
+    if not len(labels):
+        return "has no labels"
+    return f"must be at least 0, got {labels.min()}" if labels.min() < 0 else ""
+
+
 def _read_labels(reading: Reading, path: Path, severities: int, remedy: str) -> Labels | None:
     labels = _open(reading, path, remedy)
     if labels is None:
         return None
-    last = len(reading.classes) - 1
-    what = ""
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        what = f"must be whole numbers in one dimension, got {labels.dtype} {labels.shape}"
-    elif not len(labels):
-        what = "has no labels"
-    elif labels.min() < 0 or labels.max() > last:
+    what, last = _wrong_labels(labels), len(reading.classes) - 1
+    if not what and labels.max() > last:
         what = f"labels must be between 0 and {last}, got {labels.min()} to {labels.max()}"
     if what:
         reading.add("error", path, what, remedy)
@@ -153,9 +163,8 @@ def _read_domains(
     labels = _read_array(reading, file, LABELS)
     if labels is None:
         return
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or not len(labels) or labels.min() < 0:
-        what = f"array {LABELS!r} must be whole numbers (n,), at least 0, got {labels.dtype} {labels.shape}"
-        reading.add("error", reading.root, what, _REMEDY)
+    if what := _wrong_labels(labels):
+        reading.add("error", reading.root, f"array {LABELS!r} {what}", _REMEDY)
         return
     labels = labels.astype(np.int64)
     reading.classes = _read_class_names(reading, file, classes, int(labels.max()) + 1)
@@ -165,15 +174,10 @@ def _read_domains(
         reading.add("error", reading.root, "has no array of a domain", _REMEDY)
     for name in chosen:
         pixels = _read_array(reading, file, name)
-        if pixels is None:
-            continue
-        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-            what = f"array {name!r} must be uint8 (n, H, W, 3), got {pixels.dtype} {pixels.shape}"
-            reading.add("error", reading.root, what, _REMEDY)
-        elif len(pixels) != len(labels):
-            what = f"array {name!r} has {len(pixels):,} images for {len(labels):,} labels"
-            reading.add("error", reading.root, what, _REMEDY)
-        else:
+        what = "" if pixels is None else _wrong_pixels(pixels, labels)
+        if what:
+            reading.add("error", reading.root, f"array {name!r} {what}", _REMEDY)
+        elif pixels is not None:
             reading.domains.append(Domain(name, labels, LoadedImages(pixels)))
 
 

@@ -25,19 +25,10 @@ def list_command(json_output: _Json = False) -> None:
 
     datasets = [describe(name) for name in list_datasets()]
     if json_output:
-        keys = (
-            "name",
-            "title",
-            "classes",
-            "domains",
-            "images",
-            "layout",
-            "source",
-            "downloadable",
-            "options",
-        )
-        names = ["pictures" if key == "images" else key for key in keys]  # that of earlier versions
-        facts = [dict(zip(names, (getattr(i, key) for key in keys), strict=True)) for i in datasets]
+        counted = ("classes", "domains", "images")
+        keys = ("name", "title", *counted, "layout", "source", "downloadable", "options")
+        # "pictures" is what earlier versions called them
+        facts = [{"pictures" if k == "images" else k: getattr(i, k) for k in keys} for i in datasets]
         typer.echo(json.dumps(facts, indent=2))
         return
     for info in datasets:

@@ -77,8 +77,7 @@ class ArrayFileImages:
 
     def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, H, W)``."""
-        check_indices(indices, self.count)
-        return rows_as_tensor(self._rows, indices)
+        return read_rows(self._rows, indices)
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ class LoadedImages:
 
     def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, H, W)``."""
-        check_indices(indices, len(self.pixels))
-        return rows_as_tensor(self.pixels, indices)
+        return read_rows(self.pixels, indices)
 
 
 @dataclass(frozen=True)
@@ -123,9 +121,10 @@ def check_indices(indices: Sequence[int], count: int) -> None:
             raise IndexError(f"indices must be between 0 and {count - 1}, got {index}")
 
 
-def rows_as_tensor(array: NDArray[np.uint8], indices: Sequence[int]) -> "Tensor":
+def read_rows(array: NDArray[np.uint8], indices: Sequence[int]) -> "Tensor":
     """Rows of ``array`` ``(rows, H, W, 3)`` as a tensor ``(n, 3, H, W)``."""
     import torch
 
+    check_indices(indices, len(array))
     rows = np.asarray(array[np.asarray(indices, dtype=np.int64)])
     return torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()

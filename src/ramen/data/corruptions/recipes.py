@@ -14,30 +14,21 @@ from ramen.utils import checks
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
+_Corruption = Callable[[Images, Any, Random], Images]
+
+
+def _by_name(*functions: _Corruption) -> dict[str, _Corruption]:
+    return {function.__name__: function for function in functions}
+
+
 # In the order of all tables.
-_MAIN: dict[str, Callable[[Images, Any, Random], Images]] = {
-    "gaussian_noise": effects.gaussian_noise,
-    "shot_noise": effects.shot_noise,
-    "impulse_noise": effects.impulse_noise,
-    "defocus_blur": effects.defocus_blur,
-    "glass_blur": effects.glass_blur,
-    "motion_blur": effects.motion_blur,
-    "zoom_blur": effects.zoom_blur,
-    "snow": effects.snow,
-    "frost": effects.frost,
-    "fog": effects.fog,
-    "brightness": effects.brightness,
-    "contrast": effects.contrast,
-    "elastic_transform": effects.elastic_transform,
-    "pixelate": effects.pixelate,
-    "jpeg_compression": effects.jpeg_compression,
-}
-_EXTRA: dict[str, Callable[[Images, Any, Random], Images]] = {
-    "speckle_noise": effects.speckle_noise,
-    "gaussian_blur": effects.gaussian_blur,
-    "spatter": spatter,
-    "saturate": effects.saturate,
-}
+_MAIN = _by_name(
+    *(effects.gaussian_noise, effects.shot_noise, effects.impulse_noise),
+    *(effects.defocus_blur, effects.glass_blur, effects.motion_blur, effects.zoom_blur),
+    *(effects.snow, effects.frost, effects.fog, effects.brightness),
+    *(effects.contrast, effects.elastic_transform, effects.pixelate, effects.jpeg_compression),
+)
+_EXTRA = _by_name(effects.speckle_noise, effects.gaussian_blur, spatter, effects.saturate)
 _FUNCTIONS = _MAIN | _EXTRA
 CORRUPTIONS = tuple(_MAIN)
 EXTRA_CORRUPTIONS = tuple(_EXTRA)

@@ -339,31 +339,15 @@ def _umbrella(rng: Random) -> list[Part]:
     ]
 
 
+# by the names of their functions, in the order of the classes
 OBJECTS: dict[str, Callable[[Random], list[Part]]] = {
-    "apple": _apple,
-    "bird": _bird,
-    "boat": _boat,
-    "bottle": _bottle,
-    "butterfly": _butterfly,
-    "cactus": _cactus,
-    "car": _car,
-    "cat": _cat,
-    "chair": _chair,
-    "cup": _cup,
-    "fish": _fish,
-    "flower": _flower,
-    "hat": _hat,
-    "heart": _heart,
-    "house": _house,
-    "key": _key,
-    "lamp": _lamp,
-    "moon": _moon,
-    "mushroom": _mushroom,
-    "rocket": _rocket,
-    "snowman": _snowman,
-    "star": _star,
-    "tree": _tree,
-    "umbrella": _umbrella,
+    function.__name__.removeprefix("_"): function
+    for function in (
+        *(_apple, _bird, _boat, _bottle, _butterfly, _cactus),
+        *(_car, _cat, _chair, _cup, _fish, _flower),
+        *(_hat, _heart, _house, _key, _lamp, _moon),
+        *(_mushroom, _rocket, _snowman, _star, _tree, _umbrella),
+    )
 }
 
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,21 +30,7 @@ class _Palette:
 
 
 def _hsv(hue: float, saturation: float, value: float) -> Colour:
-    sector, rest = divmod(hue % 1 * 6, 1)
-    low, fall, rise = (
-        value * (1 - saturation),
-        value * (1 - saturation * rest),
-        value * (1 - saturation * (1 - rest)),
-    )
-    channels = [
-        (value, rise, low),
-        (fall, value, low),
-        (low, value, rise),
-        (low, fall, value),
-        (rise, low, value),
-        (value, low, fall),
-    ][int(sector)]
-    red, green, blue = (int(255 * channel) for channel in channels)
+    red, green, blue = (int(255 * channel) for channel in hsv_to_rgb(hue % 1, saturation, value))
     return red, green, blue
 
 
@@ -287,23 +274,15 @@ def _thermal(parts: Sequence[Part], rng: Random) -> Image.Image:
     return Image.fromarray((255 * np.stack([red, green, blue * (heat < 0.75)], axis=2)).astype(np.uint8))
 
 
-TRAINED: dict[str, Style] = {
-    "flat": _flat,
-    "cartoon": _cartoon,
-    "line drawing": _line_drawing,
-    "pencil": _pencil,
-    "silhouette": _silhouette,
-    "crayon": _crayon,
-    "watercolour": _watercolour,
-    "origami": _origami,
-    "photo": _photo,
-}
-UNSEEN: dict[str, Style] = {
-    "chalk": _chalk,
-    "neon": _neon,
-    "stained glass": _stained_glass,
-    "thermal": _thermal,
-}
+def _by_name(*drawn: Style) -> dict[str, Style]:
+    return {style.__name__.removeprefix("_").replace("_", " "): style for style in drawn}
+
+
+TRAINED = _by_name(
+    *(_flat, _cartoon, _line_drawing, _pencil, _silhouette),
+    *(_crayon, _watercolour, _origami, _photo),
+)
+UNSEEN = _by_name(_chalk, _neon, _stained_glass, _thermal)
 
 
 def draw(parts: Sequence[Part], style: str, rng: Random) -> Pixels:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramen.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-from ramen.data.dataset import Domain, check_indices, rows_as_tensor
+from ramen.data.dataset import Domain, read_rows
 from ramen.data.drawings import shapes, styles
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.reading import DataInfo, Reading, choose_domains
@@ -155,8 +155,7 @@ class LazyDrawings:
 
     def read(self, indices: Sequence[int]) -> "Tensor":
         """A uint8 tensor ``(n, 3, 32, 32)``."""
-        check_indices(indices, self.count)
-        return rows_as_tensor(self._pixels, indices)
+        return read_rows(self._pixels, indices)
 
 
 def read_tiny(
