@@ -181,4 +181,4 @@ class _FileReader:
         return [self.decode(source) for source in sources]
 
     def failed(self, key: str, error: str) -> ServedAnswer:
-        return ServedAnswer.failed(self._stream, key, error)
+        return ServedAnswer.unanswered(self._stream, key, error)

@@ -6,32 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ramen.client import calls
-from ramen.client.calls import ClassifyOptions, Loaded, ServerCall, ServerConnection, as_server_error
-from ramen.client.operations import (
-    CreateStream,
-    Delete,
-    EngineStatistics,
-    Feedback,
-    FeedbackCounts,
-    GetModel,
-    GetStatistics,
-    GetStream,
-    IsReady,
-    ListStreams,
-    Operation,
-    RefusedImageError,
-    Reply,
-    Reset,
-    ServedAnswer,
-    ServedModel,
-    ServerError,
-    ServerUnavailableError,
-    SetClasses,
-    Snapshot,
-    StreamInfo,
-)
-from ramen.utils import checks
+from ramen.client import calls, operations
+from ramen.client.calls import ImageBatches, Loaded, Request, ServerConnection, Steps, as_server_error
+from ramen.client.operations import Operation, Reply, ServedAnswer, StreamInfo
 
 T = TypeVar("T")
 
@@ -76,9 +53,9 @@ class AsyncClient(ServerConnection):
             stream: The stream, if another one than the client's.
             all_probabilities: Also return the probabilities of all classes.
         """
-        options = self._options(stream, all_probabilities)
-        image = await asyncio.to_thread(self._load, source, 0, options.stream)
-        return (await self._answers([image], options))[0]
+        stream = self._named(stream)
+        image = await asyncio.to_thread(self._load, source, 0, stream)
+        return (await self._run(self._answered([image], stream, all_probabilities)))[0]
 
     async def classify_many(
         self,
@@ -100,12 +77,13 @@ class AsyncClient(ServerConnection):
             all_probabilities: Also return the probabilities of all classes.
             batch_size: The most images in a request; by default as many as the service allows.
         """
-        options = self._options(stream, all_probabilities)
+        stream = self._named(stream)
         pending: deque[asyncio.Task[list[ServedAnswer]]] = deque()
         try:
-            async for batch in self._batches(sources, options.stream, batch_size):
-                pending.append(asyncio.create_task(self._answers(batch, options)))
-                if len(pending) == self._settings.in_flight:
+            async for batch in self._batches(sources, stream, batch_size):
+                steps = self._answered(batch, stream, all_probabilities)
+                pending.append(asyncio.create_task(self._run(steps)))
+                if len(pending) == self._in_flight:
                     for answer in await pending.popleft():
                         yield answer
             while pending:
@@ -119,7 +97,7 @@ class AsyncClient(ServerConnection):
     async def _batches(
         self, sources: Iterable[object] | AsyncIterable[object], stream: str, batch_size: int | None
     ) -> AsyncIterator[list[Loaded]]:
-        batches = self._collected(await self._batch_size(batch_size))
+        batches = ImageBatches(await self._run(self._batch_size(batch_size)))
         place = 0
         async for source in _one_by_one(sources):
             for batch in batches.add(await asyncio.to_thread(self._load, source, place, stream)):
@@ -128,33 +106,13 @@ class AsyncClient(ServerConnection):
         for batch in batches.rest():
             yield batch
 
-    async def _batch_size(self, batch_size: int | None) -> int:
-        if batch_size is not None:
-            return checks.integer("batch_size", batch_size, 1)
-        self._model = self._model or await self.model()
-        return self._model.max_batch
-
-    async def _answers(self, images: Sequence[Loaded], options: ClassifyOptions) -> list[ServedAnswer]:
-        steps = calls.classify_steps(images, options)
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    answers = await self._send(call)
-                except RefusedImageError as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(answers)
-        except StopIteration as end:
-            return list(end.value)
-
     # -- streams ----------------------------------------------------------------------------------------
 
     async def create_stream(
         self, stream: str | None = None, classes: Sequence[str] | None = None
     ) -> StreamInfo:
         """Create a stream unless it is there; a ``ConflictError`` if it is, with other classes."""
-        operation: Operation[Any] = CreateStream(self._named(stream), calls.class_list(classes))
+        operation: Operation[Any] = operations.CreateStream(self._named(stream), calls.class_list(classes))
         info: StreamInfo = await self._call(operation)
         return info
 
@@ -162,7 +120,7 @@ class AsyncClient(ServerConnection):
         """All streams whose names start with ``prefix``, by name."""
         after: str | None = ""
         while after is not None:
-            operation: Operation[Any] = ListStreams(after, prefix=prefix)
+            operation: Operation[Any] = operations.ListStreams(after, prefix=prefix)
             page = await self._call(operation)
             for info in page.streams:
                 yield info
@@ -170,69 +128,66 @@ class AsyncClient(ServerConnection):
 
     async def stream(self, stream: str | None = None) -> StreamInfo:
         """What there is to know about a stream; a ``NoSuchStreamError`` if there is none of that name."""
-        return await self._call(GetStream(self._named(stream)))
+        return await self._call(operations.GetStream(self._named(stream)))
 
     async def reset(self, stream: str | None = None) -> StreamInfo:
         """Forget what a stream has learned."""
-        return await self._call(Reset(self._named(stream)))
+        return await self._call(operations.Reset(self._named(stream)))
 
     async def snapshot(self, stream: str | None = None) -> StreamInfo:
         """Return when everything that a stream has learned is on disk."""
-        return await self._call(Snapshot(self._named(stream)))
+        return await self._call(operations.Snapshot(self._named(stream)))
 
     async def delete(self, stream: str | None = None) -> None:
         """Remove a stream and what it has learned."""
-        return await self._call(Delete(self._named(stream)))
+        return await self._call(operations.Delete(self._named(stream)))
 
     async def set_classes(self, classes: Sequence[str], stream: str | None = None) -> StreamInfo:
         """Give a stream other classes; what it learned with the old ones is forgotten."""
-        return await self._call(SetClasses(self._named(stream), calls.class_list(classes) or []))
+        return await self._call(operations.SetClasses(self._named(stream), calls.class_list(classes) or []))
 
     async def feedback(
         self, labels: Mapping[str, str] | Iterable[tuple[str, str]], stream: str | None = None
-    ) -> FeedbackCounts:
+    ) -> operations.FeedbackCounts:
         """Send true labels, by the ``id`` of answers; returns how right the stream's answers were so far."""
-        return await self._call(Feedback(self._named(stream), calls.label_pairs(labels)))
+        return await self._call(operations.Feedback(self._named(stream), calls.label_pairs(labels)))
 
     # -- the service ------------------------------------------------------------------------------------
 
-    async def model(self) -> ServedModel:
+    async def model(self) -> operations.ServedModel:
         """What is served."""
-        return await self._call(GetModel())
+        return await self._call(operations.GetModel())
 
-    async def statistics(self) -> EngineStatistics:
+    async def statistics(self) -> operations.EngineStatistics:
         """What the service has done, and how much is waiting."""
-        return await self._call(GetStatistics())
+        return await self._call(operations.GetStatistics())
 
     async def ready(self) -> bool:
         """Whether images can be answered now; an ``UnreachableError`` if there is no service."""
-        try:
-            await self._send_once(calls.call_for(IsReady()))
-        except ServerUnavailableError:
-            return False
-        return True
+        return await self._run(self._ready())
 
     # -- requests ---------------------------------------------------------------------------------------
 
     async def _call(self, operation: Operation[Reply]) -> Reply:
-        reply: Reply = await self._send(calls.call_for(operation))
-        return reply
+        return await self._run(self._steps(operation))
 
-    async def _send(self, call: ServerCall[T]) -> T:
-        attempts = self._attempts(call)
-        while True:
-            try:
-                return await self._send_once(call)
-            except ServerError as error:
-                delay = attempts.delay_after(error)
-            await asyncio.sleep(delay)
-
-    async def _send_once(self, call: ServerCall[T]) -> T:
+    async def _run(self, steps: Steps[T]) -> T:
         try:
-            reply = await self._http.request(call.method, call.path, params=call.params, **call.body)
-        except self._httpx.RequestError as error:
-            raise as_server_error(error, self.url) from error
-        return call.answer(reply.status_code, reply.headers, reply.content)
+            step = next(steps)
+            while True:
+                try:
+                    found = await self._take(step)
+                except self._httpx.RequestError as error:
+                    step = steps.throw(as_server_error(error, self.url))
+                else:
+                    step = steps.send(found)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def _take(self, step: Request | float) -> Any:
+        if isinstance(step, Request):
+            return await self._http.request(step.method, step.path, **step.given)
+        return await asyncio.sleep(step)
 
     async def close(self) -> None:
         """Close all connections."""

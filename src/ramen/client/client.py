@@ -7,32 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ramen.client import calls
-from ramen.client.calls import ClassifyOptions, Loaded, ServerCall, ServerConnection, as_server_error
-from ramen.client.operations import (
-    CreateStream,
-    Delete,
-    EngineStatistics,
-    Feedback,
-    FeedbackCounts,
-    GetModel,
-    GetStatistics,
-    GetStream,
-    IsReady,
-    ListStreams,
-    Operation,
-    RefusedImageError,
-    Reply,
-    Reset,
-    ServedAnswer,
-    ServedModel,
-    ServerError,
-    ServerUnavailableError,
-    SetClasses,
-    Snapshot,
-    StreamInfo,
-)
-from ramen.utils import checks
+from ramen.client import calls, operations
+from ramen.client.calls import ImageBatches, Loaded, Request, ServerConnection, Steps, as_server_error
+from ramen.client.operations import Operation, Reply, ServedAnswer, StreamInfo
 
 T = TypeVar("T")
 
@@ -89,8 +66,9 @@ class Client(ServerConnection):
             stream: The stream, if another one than the client's.
             all_probabilities: Also return the probabilities of all classes.
         """
-        options = self._options(stream, all_probabilities)
-        return self._answers([self._load(source, 0, options.stream)], options)[0]
+        stream = self._named(stream)
+        images = [self._load(source, 0, stream)]
+        return self._run(self._answered(images, stream, all_probabilities))[0]
 
     def classify_many(
         self,
@@ -112,13 +90,14 @@ class Client(ServerConnection):
             all_probabilities: Also return the probabilities of all classes.
             batch_size: The most images in a request; by default as many as the service allows.
         """
-        options = self._options(stream, all_probabilities)
+        stream = self._named(stream)
         pending: deque[Future[list[ServedAnswer]]] = deque()
-        with ThreadPoolExecutor(self._settings.in_flight, thread_name_prefix="ramen-client") as threads:
+        with ThreadPoolExecutor(self._in_flight, thread_name_prefix="ramen-client") as threads:
             try:
-                for batch in self._batches(sources, options.stream, batch_size):
-                    pending.append(threads.submit(self._answers, batch, options))
-                    if len(pending) == self._settings.in_flight:
+                for batch in self._batches(sources, stream, batch_size):
+                    steps = self._answered(batch, stream, all_probabilities)
+                    pending.append(threads.submit(self._run, steps))
+                    if len(pending) == self._in_flight:
                         yield from pending.popleft().result()
                 while pending:
                     yield from pending.popleft().result()
@@ -133,42 +112,21 @@ class Client(ServerConnection):
             images: At most as many as the service takes in a request.
             stream: The stream, if another one than the client's.
         """
-        batches = self._collected(max(1, len(images)))  # those that fit into one request
+        stream, batches = self._named(stream), ImageBatches(max(1, len(images)))
         parts = [part for image in images for part in batches.add(image)] + batches.rest()
-        options = self._options(stream, False)
-        return [answer for part in parts for answer in self._answers(part, options)]
+        return [answer for part in parts for answer in self._run(self._answered(part, stream, False))]
 
     def load(self, source: object, place: int = 0) -> Loaded:
         """An image that is read, so that it can be sent; ``place`` is for the key of one that has none."""
-        return self._load(source, place, self._settings.stream)
+        return self._load(source, place, self._stream)
 
     def _batches(
         self, sources: Iterable[object], stream: str, batch_size: int | None
     ) -> Iterator[list[Loaded]]:
-        batches = self._collected(self._batch_size(batch_size))
+        batches = ImageBatches(self._run(self._batch_size(batch_size)))
         for place, source in enumerate(sources):
             yield from batches.add(self._load(source, place, stream))
         yield from batches.rest()
-
-    def _batch_size(self, batch_size: int | None) -> int:
-        if batch_size is not None:
-            return checks.integer("batch_size", batch_size, 1)
-        self._model = self._model or self.model()
-        return self._model.max_batch
-
-    def _answers(self, images: Sequence[Loaded], options: ClassifyOptions) -> list[ServedAnswer]:
-        steps = calls.classify_steps(images, options)
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    answers = self._send(call)
-                except RefusedImageError as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(answers)
-        except StopIteration as end:
-            return list(end.value)
 
     # -- streams ----------------------------------------------------------------------------------------
 
@@ -179,7 +137,7 @@ class Client(ServerConnection):
             stream: Its name, if another one than the client's.
             classes: Its classes, if others than the service's.
         """
-        operation: Operation[Any] = CreateStream(self._named(stream), calls.class_list(classes))
+        operation: Operation[Any] = operations.CreateStream(self._named(stream), calls.class_list(classes))
         info: StreamInfo = self._call(operation)
         return info
 
@@ -187,34 +145,34 @@ class Client(ServerConnection):
         """All streams whose names start with ``prefix``, by name."""
         after: str | None = ""
         while after is not None:
-            operation: Operation[Any] = ListStreams(after, prefix=prefix)
+            operation: Operation[Any] = operations.ListStreams(after, prefix=prefix)
             page = self._call(operation)
             yield from page.streams
             after = page.next
 
     def stream(self, stream: str | None = None) -> StreamInfo:
         """What there is to know about a stream; a ``NoSuchStreamError`` if there is none of that name."""
-        return self._call(GetStream(self._named(stream)))
+        return self._call(operations.GetStream(self._named(stream)))
 
     def reset(self, stream: str | None = None) -> StreamInfo:
         """Forget what a stream has learned."""
-        return self._call(Reset(self._named(stream)))
+        return self._call(operations.Reset(self._named(stream)))
 
     def snapshot(self, stream: str | None = None) -> StreamInfo:
         """Return when everything that a stream has learned is on disk."""
-        return self._call(Snapshot(self._named(stream)))
+        return self._call(operations.Snapshot(self._named(stream)))
 
     def delete(self, stream: str | None = None) -> None:
         """Remove a stream and what it has learned."""
-        return self._call(Delete(self._named(stream)))
+        return self._call(operations.Delete(self._named(stream)))
 
     def set_classes(self, classes: Sequence[str], stream: str | None = None) -> StreamInfo:
         """Give a stream other classes; what it learned with the old ones is forgotten."""
-        return self._call(SetClasses(self._named(stream), calls.class_list(classes) or []))
+        return self._call(operations.SetClasses(self._named(stream), calls.class_list(classes) or []))
 
     def feedback(
         self, labels: Mapping[str, str] | Iterable[tuple[str, str]], stream: str | None = None
-    ) -> FeedbackCounts:
+    ) -> operations.FeedbackCounts:
         """Send true labels, for the live accuracy; nothing is learned from them.
 
         Args:
@@ -224,47 +182,44 @@ class Client(ServerConnection):
         Returns:
             How right the stream's answers were so far.
         """
-        return self._call(Feedback(self._named(stream), calls.label_pairs(labels)))
+        return self._call(operations.Feedback(self._named(stream), calls.label_pairs(labels)))
 
     # -- the service ------------------------------------------------------------------------------------
 
-    def model(self) -> ServedModel:
+    def model(self) -> operations.ServedModel:
         """What is served."""
-        return self._call(GetModel())
+        return self._call(operations.GetModel())
 
-    def statistics(self) -> EngineStatistics:
+    def statistics(self) -> operations.EngineStatistics:
         """What the service has done, and how much is waiting."""
-        return self._call(GetStatistics())
+        return self._call(operations.GetStatistics())
 
     def ready(self) -> bool:
         """Whether images can be answered now; an ``UnreachableError`` if there is no service."""
-        try:
-            self._send_once(calls.call_for(IsReady()))
-        except ServerUnavailableError:
-            return False
-        return True
+        return self._run(self._ready())
 
     # -- requests ---------------------------------------------------------------------------------------
 
     def _call(self, operation: Operation[Reply]) -> Reply:
-        reply: Reply = self._send(calls.call_for(operation))
-        return reply
+        return self._run(self._steps(operation))
 
-    def _send(self, call: ServerCall[T]) -> T:
-        attempts = self._attempts(call)
-        while True:
-            try:
-                return self._send_once(call)
-            except ServerError as error:
-                delay = attempts.delay_after(error)
-            time.sleep(delay)
-
-    def _send_once(self, call: ServerCall[T]) -> T:
+    def _run(self, steps: Steps[T]) -> T:
         try:
-            reply = self._http.request(call.method, call.path, params=call.params, **call.body)
-        except self._httpx.RequestError as error:
-            raise as_server_error(error, self.url) from error
-        return call.answer(reply.status_code, reply.headers, reply.content)
+            step = next(steps)
+            while True:
+                try:
+                    found = self._take(step)
+                except self._httpx.RequestError as error:
+                    step = steps.throw(as_server_error(error, self.url))
+                else:
+                    step = steps.send(found)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _take(self, step: Request | float) -> Any:
+        if isinstance(step, Request):
+            return self._http.request(step.method, step.path, **step.given)
+        return time.sleep(step)
 
     def close(self) -> None:
         """Close all connections."""

@@ -220,15 +220,11 @@ def quoted(name: object) -> str:
 
 @dataclass(frozen=True)
 class SentImage:
-    """An image as a client sends it.
+    """An image as a client sends it."""
 
-    Attributes:
-        key: The client's own name for it.
-        data: A file's bytes, also as an array ``(n,)``, or pixels ``(H, W, 3)`` in uint8. An array must not
-            change until it is answered. Never a path: the engine opens nothing.
-    """
-
-    key: str
+    key: str  # the client's own name for it
+    # A file's bytes, also as an array ``(n,)``, or pixels ``(H, W, 3)`` in uint8. An array must not change
+    # until it is answered. Never a path: the engine opens nothing.
     data: bytes | NDArray[np.uint8]
 
     @property
@@ -245,57 +241,33 @@ class SentImage:
 
 @dataclass(frozen=True)
 class StreamAnswer:
-    """The answer for one image of a stream.
+    """The answer for one image of a stream."""
 
-    Attributes:
-        id: Names the answer when its true label is sent later; unique on the server. Empty for an error.
-        stream: The stream it belongs to.
-        result: Label, probabilities, what the classifier says without adaptation, support; or an error.
-        probabilities: Of all classes, ``(C,)`` in fp32, in the order of the stream's classes; None for an
-            error.
-        queued_ms: How long the image waited, decoding included.
-        computed_ms: How long its batch took.
-    """
-
-    id: str
+    id: str  # names the answer when its true label is sent later; unique on the server. Empty for an error
     stream: str
-    result: Result
+    result: Result  # label, probabilities, what the classifier says without adaptation, support; or an error
+    # of all classes, ``(C,)`` in fp32, in the order of the stream's classes; None for an error
     probabilities: NDArray[np.float32] | None
-    queued_ms: float
-    computed_ms: float
+    queued_ms: float  # how long the image waited, decoding included
+    computed_ms: float  # how long its batch took
 
 
 @dataclass(frozen=True, eq=False)
 class Answers(Sequence[StreamAnswer]):
-    """The answers for the images of a request: numbers, until somebody needs text.
-
-    Attributes:
-        stream: The stream.
-        keys: Of all images.
-        errors: Why an image has no answer, by its place.
-        rows: One per image that has an answer, as ``Result.from_row`` reads it.
-        probabilities: Of all classes, likewise.
-        names: Of the classes that the rows name, by their numbers.
-        version: How many images the stream had seen after them.
-        retrieves: Whether the method retrieves stored images.
-        start: The first part of all ids.
-        first: The number of the first answer; those that follow have the next ones.
-        queued_ms: How long they waited, decoding included.
-        computed_ms: How long their batch took.
-    """
+    """The answers for the images of a request: numbers, until somebody needs text."""
 
     stream: str
-    keys: tuple[str, ...]
-    errors: Mapping[int, str]
-    rows: NDArray[np.float64]
-    probabilities: NDArray[np.float32]
-    names: Mapping[int, str]
-    version: int
-    retrieves: bool
-    start: str
-    first: int
-    queued_ms: float
-    computed_ms: float
+    keys: tuple[str, ...]  # of all images
+    errors: Mapping[int, str]  # why an image has no answer, by its place
+    rows: NDArray[np.float64]  # one per image that has an answer, as ``Result.from_row`` reads it
+    probabilities: NDArray[np.float32]  # of all classes, likewise
+    names: Mapping[int, str]  # of the classes that the rows name, by their numbers
+    version: int  # how many images the stream had seen after them
+    retrieves: bool  # whether the method retrieves stored images
+    start: str  # the first part of all ids
+    first: int  # the number of the first answer; those that follow have the next ones
+    queued_ms: float  # how long they waited, decoding included
+    computed_ms: float  # how long their batch took
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -316,55 +288,19 @@ class Answers(Sequence[StreamAnswer]):
 
 
 @dataclass(frozen=True)
-class ServedAnswer:
-    """The answer of a service for one image.
+class ServedAnswer(Result):
+    """The answer of a service for one image: a result, and what a service adds."""
 
-    Attributes:
-        stream: The stream it belongs to.
-        id: Names the answer when its true label is sent later (``feedback``). Empty for an error.
-        key: The path of a file, the caller's own key, or "image 17".
-        label: The predicted class; None if there is an error.
-        probability: Of that class.
-        zero_shot_label: What the model says without adaptation.
-        zero_shot_probability: Of that class.
-        top: Up to five classes with their probabilities, the best first.
-        probabilities: Of all classes by name, if they were asked for.
-        adapted: False if the image was answered zero-shot.
-        changed: Whether adaptation changed the label.
-        support: How many stored images the answer is based on; None if the method retrieves none.
-        state_version: How many images the stream had seen after this image's batch.
-        entropy: Of the answer's probabilities, in nats.
-        zero_shot_entropy: The same without adaptation.
-        error: Why there is no answer; it names the key.
-        queued_ms: How long the image waited at the service.
-        computed_ms: How long its batch took.
-    """
-
-    stream: str
-    id: str
-    key: str
-    label: str | None
-    probability: float | None
-    zero_shot_label: str | None
-    zero_shot_probability: float | None
-    top: tuple[tuple[str, float], ...]
-    probabilities: dict[str, float] | None
-    adapted: bool
-    changed: bool
-    support: int | None
-    state_version: int
-    entropy: float | None
-    zero_shot_entropy: float | None
-    error: str | None = None
-    queued_ms: float = 0.0
-    computed_ms: float = 0.0
+    stream: str = ""
+    id: str = ""  # names the answer when its true label is sent later (``feedback``); empty for an error
+    probabilities: dict[str, float] | None = None  # of all classes by name, if they were asked for
+    queued_ms: float = 0.0  # how long the image waited at the service
+    computed_ms: float = 0.0  # how long its batch took
 
     @classmethod
-    def failed(cls, stream: str, key: str, error: str) -> "ServedAnswer":
+    def unanswered(cls, stream: str, key: str, error: str) -> "ServedAnswer":
         """For an image that the service did not accept, or that could not be read and was not sent."""
-        return cls(
-            stream, "", key, None, None, None, None, (), None, False, False, None, 0, None, None, error
-        )
+        return cls(**vars(Result.failed(key, error, 0)), stream=stream)
 
     def to_result(self) -> Result:
         """The same as a predictor's result."""
@@ -373,180 +309,104 @@ class ServedAnswer:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a service serves.
+    """What a service serves."""
 
-    Attributes:
-        name: Such as "ViT-B-16/openai".
-        method: The method that adapts.
-        classes: The classes of streams that do not set their own.
-        image_size: Height and width that images are resized to.
-        max_batch: The most images in a request.
-        can_set_classes: Whether a stream may have classes of its own: the model has a text tower.
-        device: Where it computes.
-        dtype: The dtype of its weights.
-    """
-
-    name: str
-    method: str
-    classes: tuple[str, ...]
-    image_size: tuple[int, int]
-    max_batch: int
-    can_set_classes: bool
-    device: str
-    dtype: str
+    name: str  # such as "ViT-B-16/openai"
+    method: str  # the method that adapts
+    classes: tuple[str, ...]  # the classes of streams that do not set their own
+    image_size: tuple[int, int]  # height and width that images are resized to
+    max_batch: int  # the most images in a request
+    can_set_classes: bool  # whether a stream may have classes of its own: the model has a text tower
+    device: str  # where it computes
+    dtype: str  # the dtype of its weights
 
 
 @dataclass(frozen=True)
 class FeedbackCounts:
-    """How right the answers were that a true label was sent for.
+    """How right the answers were that a true label was sent for."""
 
-    Attributes:
-        labels: How many true labels were matched with an answer.
-        correct: How many of these answers were right.
-        zero_shot_correct: How many would have been right without adaptation.
-        unknown: Labels for answers that are not known, or no more: only the last ones are.
-    """
-
-    labels: int = 0
-    correct: int = 0
-    zero_shot_correct: int = 0
-    unknown: int = 0
+    labels: int = 0  # how many true labels were matched with an answer
+    correct: int = 0  # how many of these answers were right
+    zero_shot_correct: int = 0  # how many would have been right without adaptation
+    unknown: int = 0  # labels for answers that are not known, or no more: only the last ones are
 
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """One stream.
-
-    Attributes:
-        name: Its name.
-        classes: Its class names.
-        method: The method that adapts to it.
-        images: Answered since the stream was created or reset.
-        changed: Of these, how many adaptation gave another label.
-        fallbacks: Of these, how many were answered zero-shot because the adaptation failed.
-        errors: Images that could not be decoded.
-        entries: Entries in its memory; None while it is on disk, or if the method keeps none.
-        capacity: The most entries that its memory can hold; None likewise.
-        memory_bytes: What its memory takes now; 0 while it is on disk.
-        resident: Whether it is in memory, and not only on disk.
-        created: When it was created, in seconds since 1970.
-        last_used: When its last image came, likewise; None if none has come.
-        feedback: How right its answers were.
-        recovered: What had to be repaired when its state was last read, in words.
-    """
+    """One stream."""
 
     name: str
     classes: tuple[str, ...]
-    method: str
-    images: int
-    changed: int
-    fallbacks: int
-    errors: int
-    entries: int | None
-    capacity: int | None
-    memory_bytes: int
-    resident: bool
-    created: float
-    last_used: float | None
-    feedback: FeedbackCounts
-    recovered: str | None = None
+    method: str  # the method that adapts to it
+    images: int  # answered since the stream was created or reset
+    changed: int  # of these, how many adaptation gave another label
+    fallbacks: int  # of these, how many were answered zero-shot because the adaptation failed
+    errors: int  # images that could not be decoded
+    entries: int | None  # entries in its memory; None while it is on disk, or if the method keeps none
+    capacity: int | None  # the most entries that its memory can hold; None likewise
+    memory_bytes: int  # what its memory takes now; 0 while it is on disk
+    resident: bool  # whether it is in memory, and not only on disk
+    created: float  # when it was created, in seconds since 1970
+    last_used: float | None  # when its last image came, likewise; None if none has come
+    feedback: FeedbackCounts  # how right its answers were
+    recovered: str | None = None  # what had to be repaired when its state was last read, in words
 
 
 @dataclass(frozen=True)
 class StreamActivity:
-    """What the dashboard shows of one stream, over its last answers (at most 1,000).
+    """What the dashboard shows of one stream, over its last answers (at most 1,000)."""
 
-    Attributes:
-        entropy: Mean entropy of the answers, in nats.
-        zero_shot_entropy: The same without adaptation.
-        changed_share: Share of answers that adaptation changed.
-        class_mix: How often each class was answered, the most frequent first, at most 20.
-        changed_images: The last ones that changed, the newest first; empty unless they are kept.
-        answers: How many answers these are.
-    """
-
-    entropy: float | None
-    zero_shot_entropy: float | None
-    changed_share: float | None
+    entropy: float | None  # mean entropy of the answers, in nats
+    zero_shot_entropy: float | None  # the same without adaptation
+    changed_share: float | None  # share of answers that adaptation changed
+    # how often each class was answered, the most frequent first, at most 20
     class_mix: tuple[tuple[str, int], ...]
+    # the last ones that changed, the newest first; empty unless they are kept
     changed_images: tuple["ChangedImage", ...]
-    answers: int = 0
+    answers: int = 0  # how many answers these are
 
 
 @dataclass(frozen=True)
 class ChangedImage:
-    """An image that adaptation gave another label.
+    """An image that adaptation gave another label."""
 
-    Attributes:
-        key: The client's name for it.
-        label: The answer, with its probability.
-        zero_shot_label: The answer without adaptation, with its probability.
-        time: When, in seconds since 1970.
-        thumbnail: A small JPEG.
-    """
-
-    key: str
-    label: str
+    key: str  # the client's name for it
+    label: str  # the answer, with its probability
     probability: float
-    zero_shot_label: str
+    zero_shot_label: str  # the answer without adaptation, with its probability
     zero_shot_probability: float
-    time: float
+    time: float  # when, in seconds since 1970
     thumbnail: bytes
 
 
 @dataclass(frozen=True)
 class EngineStatistics:
-    """The whole engine. Counters only grow; rates and percentiles are over the last ten seconds.
+    """The whole engine. Counters only grow; rates and percentiles are over the last ten seconds."""
 
-    Attributes:
-        images: Answered.
-        requests: Answered.
-        batches: Computed.
-        changed: Images that adaptation gave another label.
-        fallbacks: Images answered zero-shot because the adaptation failed.
-        undecodable: Images that could not be decoded.
-        overloaded: Requests refused because too much was waiting.
-        expired: Requests that were not answered in time.
-        cancelled: Requests whose client went away.
-        waiting_images: Images that wait or are being answered now.
-        waiting_bytes: Their bytes.
-        queue_images: The most that may wait.
-        queue_bytes: Likewise in bytes.
-        images_per_second: Answered.
-        latency_ms: Percentiles "p50", "p90", "p99" from arrival to answer; empty if nothing was answered.
-        compute_ms: The same of a batch.
-        mean_batch: Images per batch.
-        streams: How many there are.
-        resident_streams: How many of these are in memory.
-        resident_bytes: What their memories take.
-        streams_budget: What they may take.
-        parked: How many times a stream was put to disk.
-        store_failures: How many times a state could not be written.
-    """
-
-    images: int
-    requests: int
-    batches: int
-    changed: int
-    fallbacks: int
-    undecodable: int
-    overloaded: int
-    expired: int
-    cancelled: int
-    waiting_images: int
-    waiting_bytes: int
-    queue_images: int
-    queue_bytes: int
-    images_per_second: float
+    images: int  # answered
+    requests: int  # answered
+    batches: int  # computed
+    changed: int  # images that adaptation gave another label
+    fallbacks: int  # images answered zero-shot because the adaptation failed
+    undecodable: int  # images that could not be decoded
+    overloaded: int  # requests refused because too much was waiting
+    expired: int  # requests that were not answered in time
+    cancelled: int  # requests whose client went away
+    waiting_images: int  # images that wait or are being answered now
+    waiting_bytes: int  # their bytes
+    queue_images: int  # the most that may wait
+    queue_bytes: int  # likewise in bytes
+    images_per_second: float  # answered
+    # percentiles "p50", "p90", "p99" from arrival to answer; empty if nothing was answered
     latency_ms: dict[str, float]
-    compute_ms: dict[str, float]
-    mean_batch: float | None
-    streams: int
-    resident_streams: int
-    resident_bytes: int
-    streams_budget: int
-    parked: int
-    store_failures: int
+    compute_ms: dict[str, float]  # the same of a batch
+    mean_batch: float | None  # images per batch
+    streams: int  # how many there are
+    resident_streams: int  # how many of these are in memory
+    resident_bytes: int  # what their memories take
+    streams_budget: int  # what they may take
+    parked: int  # how many times a stream was put to disk
+    store_failures: int  # how many times a state could not be written
 
 
 @dataclass(frozen=True)
