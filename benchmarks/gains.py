@@ -162,7 +162,7 @@ def of_stream(name: str, classifier: ramen.ZeroShotClassifier, stream: Stream) -
 def tiny(counts: Sequence[int], per_domain: int, device: str) -> Benches:
     for count in counts:
         names = list(OBJECTS)[:count]
-        stream = demo.demo_stream(names, per_domain, seed=0)
+        stream = demo.drawings(names, per_domain, seed=0)
         yield of_stream(f"tiny CLIP, {count} classes", load_tiny(names, device=device), stream)
 
 

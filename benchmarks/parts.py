@@ -537,7 +537,7 @@ class Images:
     """The images of a stream of drawings, in its order."""
 
     def __init__(self, classifier: ramen.ZeroShotClassifier, per_domain: int, seed: int) -> None:
-        stream = demo.demo_stream(list(OBJECTS), per_domain, seed)
+        stream = demo.drawings(list(OBJECTS), per_domain, seed)
         pixels = stream.read(slice(0, len(stream)))
         assert isinstance(pixels, Tensor)
         self.images = classifier.preprocess(pixels)

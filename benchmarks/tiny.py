@@ -57,12 +57,12 @@ def several_seeds(seeds: list[int], console: Console) -> dict[str, Any]:
         runs = [demo.run(seed=seed, out=Path(folder), console=Console(quiet=True)) for seed in seeds]
     rows = []
     summary: dict[str, Any] = {}
-    for name in runs[0]["methods"]:
-        of_seeds = [run["methods"][name] for run in runs]
-        averages = [entry["average"] for entry in of_seeds]
-        gains = [entry["difference"]["points"] for entry in of_seeds]
-        shares = [run["same_domain_share"][name] for run in runs if name in run["same_domain_share"]]
-        milliseconds = statistics.mean(entry["ms_an_image"] for entry in of_seeds)
+    for of_seeds in zip(*runs, strict=True):
+        name = of_seeds[0]["experiment"]["method"]
+        averages = [one["scores"]["average"] for one in of_seeds]
+        gains = [one["scores"]["difference"]["points"] for one in of_seeds]
+        shares = [one["composition"]["same_domain"] / 100 for one in of_seeds if one["composition"]]
+        milliseconds = statistics.mean(one["cost"]["ms_an_image"] for one in of_seeds)
         summary[name] = {
             "average": averages,
             "difference": gains,
@@ -97,13 +97,13 @@ def spread(values: list[float], form: str) -> str:
 
 def tune(seeds: list[int], console: Console) -> dict[str, Any]:
     classifier = load_tiny(list(OBJECTS))
-    streams = [demo.demo_stream(list(OBJECTS), demo.PER_DOMAIN, seed) for seed in seeds]
+    streams = [demo.drawings(list(OBJECTS), demo.PER_DOMAIN, seed) for seed in seeds]
     rows = []
     for name, settings in GRID.items():
         for parameters in settings:
             averages = []
             for stream in streams:
-                experiment = Experiment(name, "tiny", demo.DATA, parameters=parameters, seed=stream.seed)
+                experiment = Experiment(name, "tiny", "tiny", parameters=parameters, seed=stream.seed)
                 run = Run(experiment, classifier, stream)
                 run.go()
                 averages.append(run.outcome.scores(run.refused)["average"])

@@ -140,7 +140,7 @@ def demo(
 
     console, names = Console(stderr=json_output), None if classes is None else split_names(classes)
     with exit_on_error():
-        results = demonstration.run(
+        records = demonstration.run(
             classes=names,
             methods=method or demonstration.METHODS,
             seed=seed,
@@ -151,5 +151,5 @@ def demo(
         labelled = classify_drawings(out, console, classes=names, seed=seed, quick=quick)
     console.print(demonstration.NEXT_STEPS, highlight=False, soft_wrap=True, markup=False)
     if json_output:
-        typer.echo(json.dumps({**results, "classify": labelled.summary}, indent=2))
+        typer.echo(json.dumps({"runs": records, "classify": labelled.summary}, indent=2))
     raise typer.Exit(labelled.exit_code)

@@ -6,20 +6,15 @@ import pytest
 from ramen.data.catalogue import load
 from ramen.data.corruptions import EXTRA_CORRUPTIONS
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.data.drawings.tiny import DOMAINS, mixed_stream, object_called
+from ramen.data.drawings.tiny import DOMAINS, object_called
 from ramen.methods._registry import create
 from ramen.models.tiny_clip.model import load_tiny
 
 
-def test_the_images_are_those_of_the_demo():
+def test_the_objects_come_in_turn():
     data = load("tiny", pictures=5, picture_seed=3)
     assert data.classes == tuple(OBJECTS)
     assert [domain.name for domain in data.domains] == list(DOMAINS)
-    stream = mixed_stream(list(OBJECTS), 5, 3)
-    for number in (0, len(DOMAINS) - 1):
-        shown = stream.pixels[stream.domains == number].flatten(1).tolist()
-        drawn = data.domains[number].images.read(range(5)).flatten(1).tolist()
-        assert sorted(shown) == sorted(drawn)
     assert data.domains[0].labels.tolist() == [0, 1, 2, 3, 4]
 
 

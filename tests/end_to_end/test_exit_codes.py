@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from ramen.cli import app
@@ -83,41 +82,33 @@ def test_no_permission(results: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (code, said) == (1, f"error: {tmp_path / 'table.md'}: Permission denied")
 
 
-def test_the_demos_results_are_whole_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demos_results_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: int) -> None:
         raise FULL
 
     out = tmp_path / "demo"
-    out.mkdir()
-    (out / "results.json").write_text("old")
     monkeypatch.setattr(demo, "METHODS", ())
     monkeypatch.setattr(demo, "PER_DOMAIN_QUICK", 1)
     monkeypatch.setattr(os, "fsync", fail)
     code, said = ramen("demo", "--quick", "--out", out, "--method", "clip")
     assert code == 1
-    assert said.splitlines()[-1] == f"error: {out / 'results.json'}: No space left on device"
-    assert [path.name for path in out.iterdir()] == ["results.json"]
-    assert (out / "results.json").read_text() == "old"
+    assert said.splitlines()[-1].startswith(f"error: {out / 'tiny' / 'mixed' / 'ensemble-seed0-'}")
+    assert said.splitlines()[-1].endswith(".json: No space left on device")
+    assert not [path for path in out.rglob("*") if path.is_file()]
 
 
 def test_the_demos_figure_is_whole_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "figure.png"
     path.write_bytes(b"old")
+    scores = {"average": 50.0, "domains": {"fog": 50.0}}
+    record = {"experiment": {"method": "ensemble"}, "scores": scores, "composition": None}
 
     def fail(file: int) -> None:
         raise FULL
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=r"figure\.png"):
-        demo.draw(
-            path,
-            domains=["fog"],
-            accuracies={"zero-shot": [50.0]},
-            composition=None,
-            pixels=torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
-            stream_domains=torch.zeros(1, dtype=torch.int64),
-            examples={},
-        )
+        demo.draw(path, [record], demo.drawings(["cat"], 1, 0), {})
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -11,7 +11,7 @@ from ramen.classify.command import ClassifyRequest
 from ramen.classify.output import journal_path, results_of
 from ramen.classify.run import ClassifyReport, classify_files
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.experiments.demo import demo_stream
+from ramen.experiments.demo import drawings
 from ramen.utils import files
 
 PER_DOMAIN, PER_DOMAIN_QUICK = 24, 16  # so many that there is something to learn from
@@ -66,7 +66,7 @@ def write_drawings(folder: Path, classes: Sequence[str], per_domain: int, seed: 
         The class of each path.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stream = demo_stream(classes, per_domain, seed)
+    stream = drawings(classes, per_domain, seed)
     pixels = stream.read(slice(0, len(stream)))
     assert isinstance(pixels, Tensor)
     domains = [domain.name.replace("_", "-") for domain in stream.dataset.domains]

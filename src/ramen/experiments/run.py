@@ -116,7 +116,7 @@ def _found_or_run(
             try:
                 stream = loaded.stream(experiment)
                 classifier = loaded.classifier(experiment, stream.dataset.classes)
-                _prepare(stream, report)
+                draw_stream(stream, report)
                 return Run(experiment, classifier, stream, team)
             except MissingPartError as error:  # the same in all processes
                 return error
@@ -143,7 +143,7 @@ def _found_or_run(
         return result
 
 
-def _prepare(stream: Stream, report: Callable[[Progress], object]) -> None:
+def draw_stream(stream: Stream, report: Callable[[Progress], object]) -> None:
     """Draw what is drawn when needed: now, or whoever reads first would pay for all others."""
     total, done = stream.waiting, 0
 

@@ -3,7 +3,7 @@
 Its domains are corruptions at the highest severity, and styles that the model has not seen.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,42 +81,6 @@ def _draw(
         parts = shapes.random_object(name, rng)
         corners = np.concatenate([part.points for part in parts])
         yield styles.draw(parts, style, rng), float(np.ptp(corners, axis=0).max() / 2)
-
-
-@dataclass(frozen=True)
-class DrawnStream:
-    """Drawn images in stream order; labels and domains are only for scoring."""
-
-    pixels: "Tensor"  # (N, 3, 32, 32) uint8
-    labels: "Tensor"
-    domains: "Tensor"
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-def mixed_stream(
-    objects: Sequence[str], per_domain: int, seed: int, progress: Callable[[int], object] = lambda _: None
-) -> DrawnStream:
-    """Draw the same number of images per domain, the objects in turn, and shuffle them all together.
-
-    Args:
-        objects: What is drawn; label ``n`` is ``objects[n]``.
-        per_domain: Images per domain.
-        seed: Determines everything.
-        progress: Called with the number of images that were drawn since the last call.
-    """
-    import torch
-
-    pixels = []
-    for domain in DOMAINS:
-        pixels.append(draw_domain(domain, objects, per_domain, seed))
-        progress(per_domain)
-    labels = torch.arange(per_domain).remainder(len(objects)).repeat(len(DOMAINS))
-    domains = torch.arange(len(DOMAINS)).repeat_interleave(per_domain)
-    order = torch.from_numpy(np.random.default_rng((seed, 2)).permutation(len(labels)))
-    images = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2)
-    return DrawnStream(images[order].contiguous(), labels[order], domains[order])
 
 
 def draw_domain(domain: str, objects: Sequence[str], count: int, seed: int) -> NDArray[np.uint8]:
