@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from harm import HarmStream, ShownImages
-from shared import classifier_of, finish, parser, percent, planned, stream_of
+from shared import classifier_of, finish, parser, percent, planned, repeated_difference, stream_of
 from torch import Tensor
 
 import ramen
 from ramen.data.streams.stream import Stream
 from ramen.experiments.render import Table
-from ramen.experiments.scoring import changes, repeated_difference
+from ramen.experiments.scoring import changes
 from ramen.experiments.values import plain
 from ramen.memory.queues import Staged
 from ramen.memory.retrieval import Memory, Selection

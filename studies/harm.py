@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from shared import classifier_of, finish, parser, percent, planned, stream_of
+from shared import classifier_of, finish, parser, percent, planned, repeated_difference, stream_of
 from torch import Tensor
 
 import ramen
@@ -23,7 +23,7 @@ from ramen.data.dataset import Dataset, Domain
 from ramen.data.streams.stream import Stream, make_stream
 from ramen.experiments.experiment import Experiment
 from ramen.experiments.render import Table
-from ramen.experiments.scoring import changes, repeated_difference
+from ramen.experiments.scoring import changes
 from ramen.experiments.values import plain
 from ramen.methods import Method
 from ramen.utils import checks

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from ramen.data.streams.stream import Stream, make_stream
 from ramen.experiments import provenance
 from ramen.experiments.experiment import Experiment, plan
 from ramen.experiments.render import Table, print_tables
+from ramen.experiments.scoring import Difference
 from ramen.experiments.values import parse_pairs
 from ramen.models.names import load_model
 from ramen.utils import files
@@ -105,3 +107,32 @@ def finish(
 def percent(right: Tensor) -> float:
     """The accuracy of answers that are right or not."""
     return 100 * float(right.double().mean())
+
+
+_NORMAL_95 = 1.959964
+
+
+def repeated_difference(gains: Tensor, images: Tensor, runs: Tensor) -> Difference:
+    """How much better one method is than another, averaged over runs that may have images in common.
+
+    The interval counts all runs' gains on one image as one observation, since they resemble each other.
+
+    Args:
+        gains: 1, 0 or -1 per answer: whether it was repaired or broken ``(N,)``.
+        images: A number per answer that is the same for the same image.
+        runs: The number of each answer's run, from 0.
+
+    >>> gains, images = torch.tensor([1, 0, -1, 1, 1, 0, -1, 1]), torch.arange(8)
+    >>> print(repeated_difference(gains, images, images // 4))
+    +25.00 ± 61.42
+    >>> print(repeated_difference(gains, images % 4, images // 4))
+    +25.00 ± 93.83
+    """
+    sizes = torch.bincount(runs)
+    means = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, runs, gains.double()) / sizes
+    shares = (gains - means[runs]) / sizes[runs] / len(sizes)
+    _, places = images.unique(return_inverse=True)
+    count = int(places.max()) + 1
+    sums = torch.zeros(count, dtype=torch.float64).index_add_(0, places, shares)
+    variance = sums.square().sum() * count / max(count - 1, 1)
+    return Difference(100 * float(means.mean()), 100 * _NORMAL_95 * float(variance.sqrt()))

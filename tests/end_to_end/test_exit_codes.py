@@ -93,7 +93,7 @@ def test_the_demos_results_are_whole_or_not_there(tmp_path: Path, monkeypatch: p
     code, said = ramen("demo", "--quick", "--out", out, "--method", "clip")
     assert code == 1
     assert said.splitlines()[-1].startswith(f"error: {out / 'tiny' / 'mixed' / 'ensemble-seed0-'}")
-    assert said.splitlines()[-1].endswith(".json: No space left on device")
+    assert said.splitlines()[-1].endswith(".npz: No space left on device")
     assert not [path for path in out.rglob("*") if path.is_file()]
 
 

@@ -20,6 +20,7 @@ from ramen.experiments.store import Store, write_result
 from ramen.experiments.workers import run_all
 from ramen.models.names import load_model
 from ramen.utils.sealed import seal, unseal
+from tests.experiments.tiny_runs import files_of
 
 DATA = {"pictures": 6, "domains": ["fog", "impulse_noise", "neon", "chalk"]}
 
@@ -133,7 +134,7 @@ def test_killed_and_started_again(tmp_path, whole, steps, where, at, saved):
     assert steps == list(range(saved, 24, 4))  # nothing before is done again
     assert result["provenance"]["resumed"] == 1
     same(result, whole(one))
-    assert os.listdir(one.path(tmp_path).parent) == [one.path(tmp_path).name]
+    assert sorted(one.path(tmp_path).parent.iterdir()) == files_of(one, out=tmp_path)
 
 
 @pytest.mark.parametrize("method", ["note", "rotta", "tda"])
@@ -298,7 +299,7 @@ def test_a_checkpoint_of_an_earlier_version_resumes(tmp_path, whole, monkeypatch
     assert "brier" in expected
     assert result["scores"] == {name: expected[name] for name in result["scores"]}  # but how sure it was
     assert "brier" not in result["scores"]
-    assert os.listdir(one.path(tmp_path).parent) == [one.path(tmp_path).name]
+    assert sorted(one.path(tmp_path).parent.iterdir()) == files_of(one, out=tmp_path)
 
 
 def test_a_full_disk_does_not_end_a_run(tmp_path, whole, monkeypatch, capsys):
@@ -311,7 +312,7 @@ def test_a_full_disk_does_not_end_a_run(tmp_path, whole, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.count("No checkpoint can be written ([Errno 28] No space left on device: '") == 1
     same(result, whole(one))
-    assert os.listdir(one.path(tmp_path).parent) == [one.path(tmp_path).name]
+    assert sorted(one.path(tmp_path).parent.iterdir()) == files_of(one, out=tmp_path)
 
 
 def test_writing_that_takes_long_is_done_less_often(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from ramen.experiments.experiment import plan
 from ramen.experiments.store import Progress, Store
 from ramen.experiments.workers import run_all
 from ramen.utils.files import LockedError
+from tests.experiments.tiny_runs import files_of
 
 
 def experiment():
@@ -45,7 +46,7 @@ def test_two_processes_and_one_experiment(tmp_path):
         holder.wait()
     assert path.with_name(f".{path.stem}.lock").exists()  # it was killed
     run_all([experiment()], tmp_path)
-    assert os.listdir(path.parent) == [path.name]
+    assert sorted(path.parent.iterdir()) == files_of(experiment(), out=tmp_path)
 
 
 def lock_file(store):

@@ -16,7 +16,7 @@ from ramen.experiments.workers import run_all, run_in
 from ramen.utils.pools import DiedError, RayPool
 from ramen.utils.signals import StoppedError
 from tests.experiments.test_workers import die
-from tests.experiments.tiny_runs import odd
+from tests.experiments.tiny_runs import files_of, odd
 from tests.helpers.same_results import without_timings
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.waiting import checkpoint_of, once, process_of
@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_and_all_results_are_the_same(
     assert "slow, seed 0: resuming after" in said.getvalue()
     assert run_in(pool, experiments, Store(tmp_path), console=QUIET) == results  # of the files
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert files == sorted(one.path(tmp_path) for one in experiments)
+    assert files == files_of(*experiments, out=tmp_path)
 
 
 def test_stopped_runs_leave_checkpoints(tmp_path: Path, pool: RayPool, sequential: list[str]) -> None:

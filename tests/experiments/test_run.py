@@ -1,7 +1,6 @@
 """What the runner does with experiments that are finished, cannot run, or share resources."""
 
 import math
-import os
 import shutil
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from ramen.experiments.run import Run
 from ramen.experiments.store import DamagedResultError, read_result, write_result
 from ramen.experiments.workers import run_all
 from ramen.methods import _registry
-from tests.experiments.tiny_runs import DATA, planned
+from tests.experiments.tiny_runs import DATA, files_of, planned
 
 pytestmark = pytest.mark.usefixtures("one_classifier")
 
@@ -31,9 +30,7 @@ def test_a_finished_run_is_read_and_not_repeated(mixed, monkeypatch):
     monkeypatch.setattr(Run, "__init__", lambda *_: pytest.fail("it ran again"))
     assert run_all(planned("ramen", "tent"), out) == list(results.values())
     assert read_result(planned("tent")[0].path(out)) == results["tent"]
-    assert sorted(p.name for p in (out / "tiny/mixed").iterdir()) == sorted(
-        e.path(out).name for e in planned("ramen", "tent")
-    )
+    assert sorted((out / "tiny/mixed").iterdir()) == files_of(*planned("ramen", "tent"), out=out)
 
 
 def test_the_seed_decides_the_stream(tmp_path, mixed):
@@ -105,8 +102,8 @@ def test_methods_that_the_model_cannot_serve(tmp_path, monkeypatch):
     expected = {"kind": "skipped", "experiment": experiments[0].identity()}
     assert skipped == {**expected, "reason": "there is no text encoder"}
     assert result["kind"] == "run"
-    files = [name for _, _, names in os.walk(tmp_path) for name in names]
-    assert files == [experiments[1].path(tmp_path).name]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(files) == files_of(experiments[1], out=tmp_path)
     wrong = planned("ramen", settings=["capacity=1", "topk=2"])
     with pytest.raises(ValueError, match="topk must be between 1 and capacity=1"):  # that is nobody's lack
         run_all(wrong, tmp_path, on_missing="skip")

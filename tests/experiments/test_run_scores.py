@@ -13,6 +13,7 @@ from ramen.data.drawings.shapes import OBJECTS
 from ramen.data.streams.stream import make_stream
 from ramen.experiments.experiment import Experiment
 from ramen.experiments.measure import STAGES, Stopwatch
+from ramen.experiments.store import Store
 from ramen.experiments.workers import run_all
 from tests.experiments.tiny_runs import DATA, IMAGES, planned
 from tests.fakes.results import sample_result
@@ -100,6 +101,7 @@ def test_a_run_is_the_plain_loop(mixed, classifier):
     stream = make_stream("mixed", ramen_data(), 0)
     for method, result in mixed[1].items():
         pairs, names = check_against_plain_loop(result, classifier, stream)
+        check_answers(mixed[0], method, classifier, stream)
         if method == "tent":
             assert result["composition"] is None
             continue
@@ -110,6 +112,22 @@ def test_a_run_is_the_plain_loop(mixed, classifier):
         assert found["same_domain"] == pytest.approx(np.mean(shares))
         assert found["same_domain_weighted"] == pytest.approx(np.mean(shares))  # domains of the same size
         assert found["chance_weighted"] == pytest.approx(25.0)
+
+
+def check_answers(out, method, classifier, stream):
+    """The file beside a result has the answer to each image."""
+    (experiment,) = planned(method)
+    found = Store(out).answers(experiment)
+    of_method = ramen.create(method, classifier, seed=experiment.seed, **experiment.parameters)
+    answers, zero, sure, zero_sure, _ = plain_loop(classifier, of_method, stream)
+    assert found["label"].tolist() == stream.labels().tolist()
+    assert found["predicted"].tolist() == answers
+    assert found["zero_shot"].tolist() == zero
+    assert found["confidence"] == pytest.approx(sure, rel=1e-5)
+    assert found["zero_shot_confidence"] == pytest.approx(zero_sure, rel=1e-5)
+    right = found["label"] == found["predicted"]
+    assert np.array_equal(found["label_probability"][right], found["confidence"][right])
+    assert (found["label_probability"] <= found["confidence"]).all()
 
 
 def ramen_data(**options):

@@ -38,19 +38,6 @@ def test_paired_difference_against_a_plain_computation():
     assert str(difference).startswith(f"{100 * expected:+.2f} ± ")
 
 
-def test_the_interval_of_runs_with_common_images_covers_the_truth():
-    """Runs of one collection of images: what they have in common must not make the interval narrower."""
-    rng = np.random.default_rng(2)
-    held = 0
-    for _ in range(2000):
-        gains = rng.choice([-1, 0, 1], 150, p=[0.1, 0.7, 0.2])
-        images = np.concatenate([rng.permutation(150)[:100] for _ in range(3)])
-        runs = np.repeat(np.arange(3), 100)
-        found = scoring.repeated_difference(*map(torch.from_numpy, (gains[images], images, runs)))
-        held += abs(found.points - 10) <= found.margin
-    assert 0.93 <= held / 2000 <= 0.97
-
-
 def test_the_interval_covers_the_truth():
     """Of many streams with a known difference, 95 % of the intervals hold it."""
     rng = np.random.default_rng(1)
@@ -88,24 +75,18 @@ def test_changes_against_a_plain_count(seed):
             broken=pairs.count((False, True)),
             both_wrong=pairs.count((False, False)),
         )
-    assert found[3].images == 0
     overall = scoring.changes(torch.from_numpy(now), torch.from_numpy(before))
-    assert overall.images == 400
     assert overall.repaired == sum(c.repaired for c in found)
     assert overall.broken == sum(c.broken for c in found)
     gain = 100 * (overall.repaired - overall.broken) / 400
     assert gain == pytest.approx(100 * (now.mean() - before.mean()))
 
 
-def test_class_and_balanced_accuracy_against_a_plain_computation():
+def test_balanced_accuracy_against_a_plain_computation():
     correct, _, labels = outcomes(5, domains=4)
     labels[labels == 2] = 3  # a class that does not occur
-    found = scoring.class_accuracies(torch.from_numpy(correct), torch.from_numpy(labels), 5)
-    plain = [100 * correct[labels == c].mean() for c in (0, 1, 3)]
-    assert [found[c] for c in (0, 1, 3)] == pytest.approx(plain)
-    assert np.isnan([found[2], found[4]]).all()
     balanced = scoring.balanced_accuracy(torch.from_numpy(correct), torch.from_numpy(labels))
-    assert balanced == pytest.approx(np.mean(plain))
+    assert balanced == pytest.approx(np.mean([100 * correct[labels == c].mean() for c in (0, 1, 3)]))
 
 
 @pytest.mark.parametrize("bins", [1, 7, 15])
@@ -136,8 +117,6 @@ def test_confidences_are_those_of_the_logits_as_they_are():
     logits = torch.randn(20, 6, generator=torch.Generator().manual_seed(2)) * 10
     plain = [max(np.exp(row) / np.exp(row).sum()) for row in logits.double().numpy()]
     assert scoring.confidences(logits).tolist() == pytest.approx(plain)
-    cooler = [max(np.exp(row / 4) / np.exp(row / 4).sum()) for row in logits.double().numpy()]
-    assert scoring.confidences(logits, temperature=4).tolist() == pytest.approx(cooler)
 
 
 YES, ONE = torch.tensor([True, False]), torch.tensor([True])
@@ -148,13 +127,11 @@ YES, ONE = torch.tensor([True, False]), torch.tensor([True])
     [
         (lambda: scoring.changes(YES, ONE), "correct 2, zero_shot 1"),
         (lambda: scoring.changes(YES.float(), YES), "correct must be a bool tensor, got torch.float32"),
-        (lambda: scoring.domain_changes(YES, YES, torch.tensor([0, 2]), 2), "between 0 and 1, got 0 to 2"),
         (lambda: scoring.calibration_error(torch.tensor([0.5, 1.5]), YES), "between 0 and 1"),
         (lambda: scoring.calibration_error(torch.tensor([0.5, float("nan")]), YES), "between 0 and 1"),
         (lambda: scoring.calibration_error(torch.rand(2), YES, 0), "bins must be at least 1, got 0"),
         (lambda: scoring.calibration_error(torch.rand(0), YES[:0]), "at least one image"),
         (lambda: scoring.balanced_accuracy(YES, torch.tensor([0])), "correct 2, labels 1"),
-        (lambda: scoring.confidences(torch.rand(2, 3), 0), "temperature must be finite and above 0"),
     ],
 )
 def test_bad_input(call, message):

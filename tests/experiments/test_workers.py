@@ -20,7 +20,7 @@ from ramen.experiments.workers import run_all, run_in
 from ramen.utils import pools
 from ramen.utils.pools import DiedError, LocalPool, Pool, open_pool, visible_gpus
 from ramen.utils.signals import StoppedError
-from tests.experiments.tiny_runs import FIXED, odd, planned
+from tests.experiments.tiny_runs import FIXED, files_of, odd, planned
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.same_results import without_timings
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
@@ -140,7 +140,7 @@ def test_results_are_the_same_files_as_one_after_the_other(tmp_path, pool, seque
     assert [without_timings(one) for one in results] == [sequential[one.key()] for one in experiments]
     assert run_all(experiments, tmp_path, console=QUIET) == results  # of the files
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert files == sorted(one.path(tmp_path) for one in experiments)
+    assert files == files_of(*experiments, out=tmp_path)
     pool.close()
     twice = [*experiments, experiments[0]]
     assert run_in(pool, twice, Store(tmp_path), console=QUIET) == [*results, results[0]]
@@ -159,7 +159,7 @@ def test_a_killed_run_fails_alone_and_resumes(tmp_path, pool, sequential):
     (result,) = run_in(pool, [victim], Store(tmp_path), console=QUIET)
     assert result["provenance"]["resumed"] == 1
     assert without_timings(result) == sequential[victim.key()]
-    assert sorted(os.listdir(path.parent)) == sorted(one.path(tmp_path).name for one in (victim, other))
+    assert sorted(path.parent.iterdir()) == files_of(victim, other, out=tmp_path)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -274,7 +274,8 @@ def test_a_result_of_another_disk_is_written_here(tmp_path, sequential):
     (result,) = run_in(Elsewhere(there.folder, deaths=2), [one], here, console=Console(file=said, width=200))
     assert said.getvalue().count("tda seed 0: its node died; it is started again") == 2
     assert without_timings(result) == sequential[one.key()]
-    assert here.path(one).read_bytes() == there.path(one).read_bytes()
+    for path in files_of(one, out=here.folder):
+        assert path.read_bytes() == (there.folder / path.relative_to(here.folder)).read_bytes()
 
 
 def test_the_dead_are_started_again_so_often_and_no_more(tmp_path):

@@ -20,3 +20,9 @@ FIXED = {"settings": ["ramen.capacity=20", "ramen.codec=fp32"]}
 def odd(*methods: str, **changes: object) -> list[Experiment]:
     """Of methods that only tests have, as a user's file brings them."""
     return planned(*methods, imports=(ODD_METHODS,), **changes)
+
+
+def files_of(*experiments: Experiment, out: Path) -> list[Path]:
+    """What their finished runs leave: a result each, with the answers beside it."""
+    paths = [one.path(out) for one in experiments]
+    return sorted([*paths, *(path.with_suffix(".npz") for path in paths)])

@@ -97,8 +97,8 @@ def run(
     print_tables(console, [_table(records)])
     for one in records:
         _say_more(one, say)
-    for experiment, record in zip(planned, records, strict=True):
-        Store(out).write(experiment, record)
+    for one, record in zip(runs, records, strict=True):
+        Store(out).write(one.experiment, record, one.outcome.answers())
     draw(out / "figure.png", records, stream, examples)
     say(f"\nFigure:  {out / 'figure.png'}\nNumbers: {out}; `ramen report {out}` makes a page of them\n")
     return records

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ramen.data.streams.stream import Stream
@@ -60,6 +61,16 @@ class Outcome:
         tags, valid = support.tags.cpu(), support.valid.cpu()
         self.composition += scoring.composition(self.domains[batch], tags, valid, len(self.names))
 
+    def answers(self) -> dict[str, NDArray[Any]]:
+        """What is stored of each image, in the order of the stream: classes by number, and probabilities."""
+        classes = np.int16 if self.classes < 2**15 else np.int32
+        numbers = {"label": self.labels, "predicted": self.predicted, "zero_shot": self.zero_shot}
+        shares = ("confidence", "zero_shot_confidence", "label_probability")
+        return {
+            **{name: value.numpy().astype(classes) for name, value in numbers.items()},
+            **{name: getattr(self, name).numpy().astype(np.float32) for name in shares},
+        }
+
     # -- checkpoints ----------------------------------------------------------------------------------
 
     def state(self, done: int) -> dict[str, Tensor]:
@@ -92,7 +103,7 @@ class Outcome:
         correct, plain = self.predicted == self.labels, self.zero_shot == self.labels
         own = scoring.domain_accuracies(correct, domains, count)
         before = scoring.domain_accuracies(plain, domains, count)
-        per_class = scoring.class_accuracies(correct, self.labels, self.classes)
+        per_class = scoring.domain_accuracies(correct, self.labels, self.classes).tolist()
         changes = scoring.domain_changes(correct, plain, domains, count)
         return {
             "average": float(own.mean()),

@@ -74,8 +74,45 @@ def run(
         team: The processes that run it together, and all call this.
     """
     watch, team = watch or Watch(), team or Team()
+    experiment.load_method()
+
+    def finished() -> Record | None:
+        return store.result(experiment, loaded.stream)
+
+    if (found := team.first(finished)) is not None:
+        return found
     try:
-        return _found_or_run(experiment, store, loaded, watch, seconds, owner, team)
+        with ExitStack() as stack:
+            claims: list[Claim] = []  # of the first process
+            team.first(lambda: claims.append(stack.enter_context(store.claim(experiment, owner))))
+            if (found := team.first(finished)) is not None:  # by another process, a moment ago
+                return found
+
+            def report(progress: Progress) -> None:
+                for claim in claims:
+                    claim.report(progress)
+                watch.show(experiment.name, progress)
+
+            one = team.attempt(lambda: _started(experiment, loaded, team, report), "preparing a run")
+            if isinstance(one, MissingPartError):
+                raise one
+            for line in one.settings():
+                watch.say(line)
+            checkpoint = Checkpoint(store.checkpoint(experiment), one.identity(), seconds, watch.say)
+            one = _resumed(one, checkpoint, watch)
+            try:
+                one.go(checkpoint, report)
+            except KeyboardInterrupt:
+                if one.done:
+                    watch.say(
+                        f"Stopped after {one.done:,} of {len(one.stream):,} images. The same command resumes."
+                    )
+                raise
+            result = one.result()
+            team.first(lambda: store.write(experiment, result, one.outcome.answers()))
+            if team.leads:
+                checkpoint.remove()
+            return result
     except MissingPartError as error:
         if on_missing == "raise":
             if team.leads:
@@ -85,62 +122,16 @@ def run(
         return {"kind": "skipped", "experiment": experiment.identity(), "reason": str(error)}
 
 
-def _found_or_run(
-    experiment: Experiment,
-    store: Store,
-    loaded: "Loaded",
-    watch: Watch,
-    seconds: float,
-    owner: str | None,
-    team: Team,
-) -> Record:
-    experiment.load_method()
-
-    def finished() -> Record | None:
-        return store.result(experiment, loaded.stream)
-
-    if (found := team.first(finished)) is not None:
-        return found
-    with ExitStack() as stack:
-        claims: list[Claim] = []  # of the first process
-        team.first(lambda: claims.append(stack.enter_context(store.claim(experiment, owner))))
-        if (found := team.first(finished)) is not None:  # by another process, a moment ago
-            return found
-
-        def report(progress: Progress) -> None:
-            for claim in claims:
-                claim.report(progress)
-            watch.show(experiment.name, progress)
-
-        def start() -> Run | MissingPartError:
-            try:
-                stream = loaded.stream(experiment)
-                classifier = loaded.classifier(experiment, stream.dataset.classes)
-                draw_stream(stream, report)
-                return Run(experiment, classifier, stream, team)
-            except MissingPartError as error:  # the same in all processes
-                return error
-
-        one = team.attempt(start, "preparing a run")
-        if isinstance(one, MissingPartError):
-            raise one
-        for line in one.settings():
-            watch.say(line)
-        checkpoint = Checkpoint(store.checkpoint(experiment), one.identity(), seconds, watch.say)
-        one = _resumed(one, checkpoint, watch)
-        try:
-            one.go(checkpoint, report)
-        except KeyboardInterrupt:
-            if one.done:
-                watch.say(
-                    f"Stopped after {one.done:,} of {len(one.stream):,} images. The same command resumes."
-                )
-            raise
-        result = one.result()
-        team.first(lambda: store.write(experiment, result))
-        if team.leads:
-            checkpoint.remove()
-        return result
+def _started(
+    experiment: Experiment, loaded: "Loaded", team: Team, report: Callable[[Progress], object]
+) -> "Run | MissingPartError":
+    try:
+        stream = loaded.stream(experiment)
+        classifier = loaded.classifier(experiment, stream.dataset.classes)
+        draw_stream(stream, report)
+        return Run(experiment, classifier, stream, team)
+    except MissingPartError as error:  # the same in all processes
+        return error
 
 
 def draw_stream(stream: Stream, report: Callable[[Progress], object]) -> None:

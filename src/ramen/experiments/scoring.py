@@ -28,7 +28,7 @@ class Difference:
 
 
 def domain_accuracies(correct: Tensor, domains: Tensor, count: int) -> Tensor:
-    """Accuracy of each domain in percent; NaN for a domain without images.
+    """Accuracy of each domain, or class, in percent; NaN for one without images.
 
     >>> domain_accuracies(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), 2).tolist()
     [50.0, 100.0]
@@ -47,32 +47,6 @@ def paired_difference(correct: Tensor, other: Tensor, domains: Tensor, count: in
     means = torch.zeros(count, dtype=torch.float64).index_add_(0, domains, gains) / sizes
     squares = torch.zeros(count, dtype=torch.float64).index_add_(0, domains, (gains - means[domains]) ** 2)
     variance = (squares / (sizes - 1).clamp_min(1) / sizes).sum() / count**2
-    return Difference(100 * float(means.mean()), 100 * _NORMAL_95 * float(variance.sqrt()))
-
-
-def repeated_difference(gains: Tensor, images: Tensor, runs: Tensor) -> Difference:
-    """How much better one method is than another, averaged over runs that may have images in common.
-
-    The interval counts all runs' gains on one image as one observation, since they resemble each other.
-
-    Args:
-        gains: 1, 0 or -1 per answer: whether it was repaired or broken ``(N,)``.
-        images: A number per answer that is the same for the same image.
-        runs: The number of each answer's run, from 0.
-
-    >>> gains, images = torch.tensor([1, 0, -1, 1, 1, 0, -1, 1]), torch.arange(8)
-    >>> print(repeated_difference(gains, images, images // 4))
-    +25.00 ± 61.42
-    >>> print(repeated_difference(gains, images % 4, images // 4))
-    +25.00 ± 93.83
-    """
-    sizes = torch.bincount(runs)
-    means = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, runs, gains.double()) / sizes
-    shares = (gains - means[runs]) / sizes[runs] / len(sizes)
-    _, places = images.unique(return_inverse=True)
-    count = int(places.max()) + 1
-    sums = torch.zeros(count, dtype=torch.float64).index_add_(0, places, shares)
-    variance = sums.square().sum() * count / max(count - 1, 1)
     return Difference(100 * float(means.mean()), 100 * _NORMAL_95 * float(variance.sqrt()))
 
 
@@ -98,11 +72,6 @@ class Changes:
     broken: int  # zero-shot is right, the method is wrong
     both_wrong: int
 
-    @property
-    def images(self) -> int:
-        """The number of images."""
-        return self.both_right + self.repaired + self.broken + self.both_wrong
-
 
 def changes(correct: Tensor, zero_shot: Tensor) -> Changes:
     """Which answers a method repaired and broke.
@@ -117,19 +86,9 @@ def domain_changes(correct: Tensor, zero_shot: Tensor, domains: Tensor, count: i
     """As ``changes``, for each domain."""
     now, before = _mask("correct", correct), _mask("zero_shot", zero_shot)
     _same_length(correct=now, zero_shot=before, domains=domains)
-    if int(domains.min()) < 0 or int(domains.max()) >= count:
-        raise ValueError(
-            f"domains must be between 0 and {count - 1}, got {int(domains.min())} to {int(domains.max())}"
-        )
     kinds = 2 * (~now).long() + (now ^ before).long()  # both right, repaired, both wrong, broken
-    counts = torch.bincount(4 * domains.cpu() + kinds.cpu(), minlength=4 * count).view(count, 4)
+    counts = torch.bincount(4 * domains + kinds, minlength=4 * count).view(count, 4)
     return [Changes(both_right=c[0], repaired=c[1], both_wrong=c[2], broken=c[3]) for c in counts.tolist()]
-
-
-def class_accuracies(correct: Tensor, labels: Tensor, count: int) -> list[float]:
-    """Accuracy on the images of each class in percent; NaN for a class without images."""
-    accuracies: list[float] = domain_accuracies(_mask("correct", correct).cpu(), labels.cpu(), count).tolist()
-    return accuracies
 
 
 def balanced_accuracy(correct: Tensor, labels: Tensor) -> float:
@@ -139,17 +98,12 @@ def balanced_accuracy(correct: Tensor, labels: Tensor) -> float:
     50.0
     """
     _same_length(correct=correct, labels=labels)
-    accuracies = class_accuracies(correct, labels, int(labels.max()) + 1)
-    return float(torch.tensor(accuracies, dtype=torch.float64).nanmean())
+    return float(domain_accuracies(correct, labels, int(labels.max()) + 1).nanmean())
 
 
-def confidences(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """The probability ``(N,)`` of each predicted class, in fp64.
-
-    Logits ``(N, C)`` include the model's own scale, which ``temperature`` 1 does not change.
-    """
-    temperature = checks.number("temperature", temperature, 0, exclusive=True)
-    return (logits.double() / temperature).softmax(1).amax(1)
+def confidences(logits: Tensor) -> Tensor:
+    """The probability ``(N,)`` of each predicted class, in fp64; logits ``(N, C)`` have the model's scale."""
+    return logits.double().softmax(1).amax(1)
 
 
 def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:

@@ -1,8 +1,8 @@
 """A folder of experiments: results, claims of those who run them, logs, plans.
 
 What is finished, running, failed or interrupted follows from files. With ``STEM`` of a result ``STEM.json``,
-``.STEM.lock`` is held by who runs the experiment and says how far that is, ``.STEM.ckpt`` resumes it, and
-``STEM.log`` says why it failed.
+``STEM.npz`` has the answer to each image, ``.STEM.lock`` is held by who runs the experiment and says how far
+that is, ``.STEM.ckpt`` resumes it, and ``STEM.log`` says why it failed.
 """
 
 import json
@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ramen.experiments.experiment import Experiment
 from ramen.utils import files
@@ -184,8 +187,21 @@ class Store:
             _require_same_data(path, data, root, stream(experiment))
         return result
 
-    def write(self, experiment: Experiment, result: Mapping[str, Any]) -> None:
-        """Write its result."""
+    def answers(self, experiment: Experiment) -> dict[str, NDArray[Any]]:
+        """What was answered to each image; nothing beside results of earlier versions."""
+        try:
+            with np.load(self._answers(experiment)) as arrays:
+                return dict(arrays)
+        except FileNotFoundError:
+            return {}
+
+    def write(
+        self, experiment: Experiment, result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Write its result, after what was answered to each image."""
+        if answers:
+            with files.atomic_write(self._answers(experiment)) as file:
+                np.savez(file, **answers)
         write_result(self.path(experiment), result)
 
     def write_plan(self, name: str, plan: Mapping[str, Any]) -> None:
@@ -214,6 +230,9 @@ class Store:
             return {**holder, "progress": None if found is None else Progress(**found)}
         except (OSError, ValueError, TypeError, AttributeError):  # nobody, or it is being written
             return {}
+
+    def _answers(self, experiment: Experiment) -> Path:
+        return self.path(experiment).with_suffix(".npz")
 
     def _lock(self, experiment: Experiment) -> Path:
         path = self.path(experiment)

@@ -10,13 +10,14 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from numpy.typing import NDArray
 from rich.console import Console
 
 from ramen.experiments import progress
@@ -98,6 +99,7 @@ class Ended:
     Attributes:
         state: ``busy`` if another command has it: it may be tried again later.
         record: Of a finished one.
+        answers: Likewise, to each image.
         reason: Why it is not finished.
         log: The last part of what a failed one printed.
         said: What the user must know of it.
@@ -106,6 +108,7 @@ class Ended:
 
     state: Literal["finished", "failed", "busy", "stopped"]
     record: Record = field(default_factory=dict)
+    answers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     reason: str = ""
     log: str = ""
     said: tuple[str, ...] = ()
@@ -150,7 +153,7 @@ def logged_run(
                     on_missing=on_missing,
                     owner=owner,
                 )
-                end = ended("finished", record=record)
+                end = ended("finished", record=record, answers=store.answers(experiment))
             except KeyboardInterrupt:
                 end = ended("stopped")
             except files.LockedError as error:
@@ -319,7 +322,9 @@ class _Runs:
             self._table.say_once(text)
         if end.state == "finished":
             if end.record["kind"] == "run" and not self._store.path(job.experiment).exists():
-                self._store.write(job.experiment, end.record)  # it ran on a machine with another disk
+                self._store.write(
+                    job.experiment, end.record, end.answers
+                )  # it ran on a machine with another disk
             self._store.log(job.experiment).unlink(missing_ok=True)  # of an earlier attempt
             job.record = end.record
             self._end(job, progress.FINISHED, seconds=end.seconds)

@@ -50,7 +50,7 @@ def test_from_the_command_line_to_the_file(tmp_path):
     assert first["experiment"]["protocol_parameters"] == {"per_domain": 2}
     assert first["experiment"]["data_options"] == {"domains": ["fog", "neon"], "pictures": 3}
     assert first["cost"]["images"] == 4
-    files = sorted((tmp_path / "tiny" / "mixed").iterdir())
+    files = sorted((tmp_path / "tiny" / "mixed").glob("*.json"))
     assert len(files) == 4
     assert all(read_result(file) in results for file in files)
     assert "weights sha256:" in result.stderr
