@@ -59,7 +59,7 @@ class Entry:
     @property
     def runs(self) -> list[Experiment]:
         """Of the search."""
-        return [run for trial in self.own.trials for run in trial.runs]
+        return [run for runs in self.own.trials for run in runs]
 
     @property
     def method(self) -> str:

@@ -439,7 +439,11 @@ def tune(
         tuning.plan_search(asked.draft(names), loaded, count)  # refuses a mistake before anything is loaded
         search = tuning.plan_search(asked.plan(names), loaded, count)
         if without_labels:
-            records = _try(search, store, parallel)
+            from ramen.experiments.unlabelled import try_settings
+
+            if parallel.ray is not None:
+                raise ValueError("--ray must not be given with --without-labels: use --jobs")
+            records = try_settings(search, store, jobs=parallel.jobs, say=partial(typer.echo, err=True))
         else:  # hidden: what is only tried must not appear in the tables of a folder of results
             records = run_all(search.experiments, store / "tuning" / ".trials", parallel)
         exit_if_failed(records)
@@ -453,23 +457,12 @@ def tune(
     typer.echo(f"The result is in {path}; use it with --tuned {path}", err=True)
 
 
-def _try(search: "Search", store: Path, parallel: ParallelOptions) -> list[_Record]:
-    from ramen.experiments.unlabelled import try_settings
-
-    if parallel.ray is not None:
-        raise ValueError("--ray must not be given with --without-labels: use --jobs")
-    return try_settings(search, store, jobs=parallel.jobs, say=partial(typer.echo, err=True))
-
-
 def _provenance(search: "Search", records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    from ramen.experiments import provenance
-
     runs = [one["provenance"] for one in records if one["kind"] != "skipped"]
     return {
         "experiment": search.identity(),
         "preset": search.experiments[0].preset,
-        **{name: runs[0][name] for name in ("classifier", "dataset", "versions", "hardware")},
-        "commit": provenance.commit(),
+        **{name: runs[0][name] for name in ("classifier", "dataset", "versions", "hardware", "commit")},
         "streams": list({one["stream"]["order"]: one["stream"] for one in runs}.values()),
         "started": min(one["started"] for one in runs),
         "finished": max(one["finished"] for one in runs),

@@ -34,6 +34,20 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def block(classifier: ZeroShotClassifier, stream: Stream, root: str | None, started: str) -> dict[str, Any]:
+    """What every record says of where its numbers come from."""
+    return {
+        "classifier": classifier_block(classifier),
+        "stream": plain(stream.identity()),
+        "dataset": dataset_block(stream.dataset, root),
+        "versions": versions(),
+        "hardware": hardware(classifier.device),
+        "commit": commit(),
+        "started": started,
+        "finished": now(),
+    }
+
+
 def classifier_block(classifier: ZeroShotClassifier) -> dict[str, Any]:
     """The model, its prompts and its preprocessing."""
     encoder = classifier.encoder

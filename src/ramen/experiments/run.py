@@ -365,15 +365,8 @@ class Run:
                 "passes": {"forward": forwards * times, "backward": backwards * times},
             },
             "provenance": {
-                "classifier": provenance.classifier_block(self.classifier),
-                "stream": plain(self.stream.identity()),
-                "dataset": provenance.dataset_block(self.stream.dataset, experiment.root),
+                **provenance.block(self.classifier, self.stream, experiment.root, self.started),
                 "method": provenance.method_block(experiment, method, self.stream),
-                "versions": provenance.versions(),
-                "hardware": provenance.hardware(self.classifier.device),
-                "commit": provenance.commit(),
-                "started": self.started,
-                "finished": provenance.now(),
                 "resumed": self.resumed,
             },
         }

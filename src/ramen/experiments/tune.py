@@ -119,19 +119,11 @@ def _grids(
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One setting of a method, with one experiment per seed."""
-
-    setting: Mapping[str, Any]
-    runs: tuple[Experiment, ...]
-
-
-@dataclass(frozen=True)
 class MethodSearch:
-    """All settings of a method."""
+    """All settings of a method: for each of its space's, one experiment per seed."""
 
     space: SearchSpace
-    trials: tuple[Trial, ...]
+    trials: tuple[tuple[Experiment, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +137,7 @@ class Search:
     @property
     def experiments(self) -> list[Experiment]:
         """All runs, method by method and setting by setting."""
-        return [run for method in self.methods for trial in method.trials for run in trial.runs]
+        return [run for method in self.methods for runs in method.trials for run in runs]
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides what is chosen, in plain values."""
@@ -158,8 +150,7 @@ class Search:
             "seeds": sorted({run.seed for run in runs}),
             "budget": self.budget,
             "methods": {
-                one.space.method: [trial.runs[0].all_parameters() for trial in one.trials]
-                for one in self.methods
+                one.space.method: [runs[0].all_parameters() for runs in one.trials] for one in self.methods
             },
         }
 
@@ -204,13 +195,13 @@ def plan_search(bases: Sequence[Experiment], spaces: SearchSpaces, images: int |
         raise ValueError(f"--window must not be given without labels, got {bases[0].window}")
     methods = []
     for name in dict.fromkeys(base.method for base in bases):
-        space, runs = spaces.of(name), [base for base in bases if base.method == name]
-        for parameter in set(runs[0].overrides) & set(space.grid):
+        space, own = spaces.of(name), [base for base in bases if base.method == name]
+        for parameter in set(own[0].overrides) & set(space.grid):
             raise ValueError(f"--set {name}.{parameter}: this parameter is to be chosen by the search")
-        trials = [
-            Trial(setting, tuple(replace(one, parameters={**one.parameters, **setting}) for one in runs))
+        trials = (
+            tuple(replace(one, parameters={**one.parameters, **setting}) for one in own)
             for setting in space.settings()
-        ]
+        )
         methods.append(MethodSearch(space, tuple(trials)))
     return Search(spaces.budget, tuple(methods), images)
 
@@ -225,33 +216,35 @@ def search_result(search: Search, results: Sequence[Mapping[str, Any]]) -> dict[
     found = {run.key(): result for run, result in zip(search.experiments, results, strict=True)}
     methods, skipped = {}, {}
     for one in search.methods:
-        runs = [found[run.key()] for trial in one.trials for run in trial.runs]
-        reasons = [run["reason"] for run in runs if run["kind"] == "skipped"]
+        trials = [[found[run.key()] for run in runs] for runs in one.trials]
+        reasons = [run["reason"] for runs in trials for run in runs if run["kind"] == "skipped"]
         if reasons:
             skipped[one.space.method] = reasons[0]
         else:
-            methods[one.space.method] = _chosen(one, found)
+            methods[one.space.method] = _chosen(one, trials)
     if not methods:
         listed = "; ".join(f"{method}: {reason}" for method, reason in skipped.items())
         raise ValueError(f"no method could run: {listed}")
     identity, blind = search.identity(), search.images is not None
     ran = {run.seed: found[run.key()] for run in search.experiments if found[run.key()]["kind"] != "skipped"}
-    domains = next(iter(ran.values()))["provenance"]["stream"]["domains"] if blind else None
+    first = next(iter(ran.values()))
+    domains = first["provenance"]["stream"]["domains"] if blind else list(first["scores"]["domains"])
+    before = {
+        seed: one["zero_shot_information"] if blind else one["scores"]["zero_shot"]["average"]
+        for seed, one in ran.items()
+    }
     data = {
         "search": search.key(),
         **{name: identity[name] for name in (*_SHARED, "device", "dtype", "seeds", "budget")},
         **({name: identity[name] for name in ("labels", "images")} if blind else {}),
-        "domains": domains or list(next(iter(ran.values()))["scores"]["domains"]),
-        "zero_shot": [
-            ran[seed]["zero_shot_information"] if blind else ran[seed]["scores"]["zero_shot"]["average"]
-            for seed in sorted(ran)
-        ],
+        "domains": domains,
+        "zero_shot": [before[seed] for seed in sorted(before)],
         "measure": _BLIND_MEASURE if blind else _MEASURE,
         "methods": methods,
         "skipped": skipped,
         "cost": _sum_of_costs([one["cost"] for one in methods.values()]),
     }
-    where = f"the first {search.images} images, without labels" if blind else ", ".join(data["domains"])
+    where = f"the first {search.images} images, without labels" if blind else ", ".join(domains)
     title = f"Parameters chosen on {where} ({data['data']}, {data['protocol']})"
     return {"kind": "study", "study": KIND, "title": title, "data": data}
 
@@ -262,19 +255,16 @@ _BLIND_MEASURE = (
 )
 
 
-def _chosen(one: MethodSearch, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    trials = []
-    for trial in one.trials:
-        runs = [found[run.key()] for run in trial.runs]
-        measured = _measured(runs) if "scores" in runs[0] else _measured_blindly(runs[0])
-        trials.append(
-            {
-                "setting": plain(trial.setting),
-                "parameters": trial.runs[0].all_parameters(),
-                **measured,
-                "cost": _sum_of_costs([_cost(run["cost"]) for run in runs]),
-            }
-        )
+def _chosen(one: MethodSearch, found: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    trials = [
+        {
+            "setting": plain(setting),
+            "parameters": runs[0].all_parameters(),
+            **_measured(results),
+            "cost": _sum_of_costs([_cost(result["cost"]) for result in results]),
+        }
+        for setting, runs, results in zip(one.space.settings(), one.trials, found, strict=True)
+    ]
     best = max(range(len(trials)), key=lambda place: (*_worth(trials[place]), -place))
     return {
         "space": {name: plain(values) for name, values in one.space.grid.items()},
@@ -287,13 +277,11 @@ def _chosen(one: MethodSearch, found: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 
 def _measured(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if "scores" not in runs[0]:  # without labels there is one
+        return {name: runs[0][name] for name in ("information", "movement")}
     accuracies = [run["scores"]["average"] for run in runs]
     worst = min(min(run["scores"]["domains"].values()) for run in runs)
     return {"accuracy": fmean(accuracies), "seeds": accuracies, "worst_domain": worst}
-
-
-def _measured_blindly(trial: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: trial[name] for name in ("information", "movement")}
 
 
 def _worth(trial: Mapping[str, Any]) -> tuple[float, float]:
@@ -325,13 +313,15 @@ def chosen_table(data: Mapping[str, Any]) -> Table:
     methods = data["methods"].values()
     values = [[trial[measure] for trial in one["trials"]] for one in methods]
     best = [one["trials"][one["best"]] for one in methods]
-    chosen = [", ".join(f"{name}={value}" for name, value in one["chosen"].items()) for one in methods]
+    chosen = [
+        ", ".join(f"{name}={value}" for name, value in one["chosen"].items()) or one["origin"]
+        for one in methods
+    ]
     costs = [one["cost"] for one in methods]
     passes = [f"{cost['forward_passes']:,.0f} / {cost['backward_passes']:,.0f}" for cost in costs]
-    seconds = [cost["seconds"] for cost in costs]
     columns = [
         Column("method", list(data["methods"]), WORDS),
-        Column("chosen", [text or one["origin"] for text, one in zip(chosen, methods, strict=True)], WORDS),
+        Column("chosen", chosen, WORDS),
         Column("best" if labels else "information", [one[measure] for one in best]),
         Column("above zero-shot", [one[measure] - before for one in best], "+z.2f"),
         *([] if labels else [Column("movement", [one["movement"] for one in best])]),
@@ -339,14 +329,14 @@ def chosen_table(data: Mapping[str, Any]) -> Table:
         Column("tried", [len(one) for one in values], "d"),
         Column("images", [cost["images"] for cost in costs], ",d"),
         Column("passes", passes, WORDS),
-        Column("time", seconds, WORDS, texts=[duration(one) for one in seconds]),
+        Column(
+            "time", [cost["seconds"] for cost in costs], WORDS, texts=[duration(c["seconds"]) for c in costs]
+        ),
     ]
-    where = (
-        ", ".join(data["domains"])
-        if labels
-        else f"the first {data['images']} images of seed {data['seeds'][0]}"
-    )
-    seeds = f"Mean of seeds {', '.join(map(str, data['seeds']))} in" if labels else "In"
+    if labels:
+        where, seeds = ", ".join(data["domains"]), f"Mean of seeds {', '.join(map(str, data['seeds']))} in"
+    else:
+        where, seeds = f"the first {data['images']} images of seed {data['seeds'][0]}", "In"
     notes = [
         f"{seeds} batches of {data['batch']}; zero-shot {before:.2f}. Best and worst: of all settings tried. "
         "Images, forward / backward passes and time: of the whole search.",
@@ -419,16 +409,12 @@ def refuse_tuning_stream(
     if data != tuned["data"] or not tuned.get("labels", True):
         return
     shared = [domain for domain in domains or () if domain in tuned["domains"]]
-    if shared:
-        raise ValueError(
-            f"--tuned: the values were chosen on {', '.join(shared)} of {data}: they must not be tested "
-            "there; choose other domains"
-        )
-    if seed in tuned["seeds"]:
-        raise ValueError(
-            f"--tuned: the values were chosen on seed {seed} of {data}: they must not be tested there; "
-            "choose another seed"
-        )
+    for what, found in ((", ".join(shared), shared), (f"seed {seed}", seed in tuned["seeds"])):
+        if found:
+            raise ValueError(
+                f"--tuned: the values were chosen on {what} of {data}: they must not be tested there; choose "
+                f"{'other domains' if shared else 'another seed'}"
+            )
 
 
 def require_own_stream(experiment: Experiment) -> None:
@@ -436,15 +422,10 @@ def require_own_stream(experiment: Experiment) -> None:
     tuned = experiment.tuned
     if tuned is None or tuned.get("labels", True):
         return
-    own = experiment.identity()
-    for name in _OWN_STREAM:
+    own = {**experiment.identity(), "seeds": [experiment.seed]}
+    for name in (*_OWN_STREAM, "seeds"):
         if own[name] != tuned[name]:
             raise ValueError(
                 f"--tuned: the values were chosen without labels for the stream with {name} {tuned[name]!r}, "
                 f"got {own[name]!r}: they are for that stream alone"
             )
-    if experiment.seed not in tuned["seeds"]:
-        raise ValueError(
-            f"--tuned: the values were chosen without labels for seed {tuned['seeds'][0]}, got "
-            f"{experiment.seed}: they are for that stream alone"
-        )

@@ -45,9 +45,9 @@ def try_settings(
     with ExitStack() as stack:
         if jobs is not None:
             pool = stack.enter_context(process_pool(jobs or available_cores()))
-            tried = pool.map(partial(_in_worker, search.images), left)
+            tried = pool.map(partial(_trial, search.images), left)
         else:
-            tried = map(partial(_trial, Loaded(), search.images), left)
+            tried = map(partial(_trial, search.images), left)
         for run, trial in zip(left, tried, strict=True):
             found[run.key()] = trial
             if trial["kind"] == "trial":  # a method that is skipped leaves no file
@@ -58,34 +58,27 @@ def try_settings(
     return [found[run.key()] for run in search.experiments]
 
 
-_loaded = cache(Loaded)
+_loaded = cache(Loaded)  # what the trials of a process share
 
 
-def _in_worker(images: int, experiment: Experiment) -> dict[str, Any]:
-    return _trial(_loaded(), images, experiment)
-
-
-def _trial(resources: Loaded, images: int, experiment: Experiment) -> dict[str, Any]:
+def _trial(images: int, experiment: Experiment) -> dict[str, Any]:
     """The information of a setting's answers to the first images, and how far it moves their embeddings."""
     experiment.load_method()
-    stream = resources.stream(experiment)
-    classifier = resources.classifier(experiment, stream.dataset.classes)
+    stream = _loaded().stream(experiment)
+    classifier = _loaded().classifier(experiment, stream.dataset.classes)
     watched = Watch(classifier)
     try:
         method = create(experiment.method, watched.classifier, seed=experiment.seed, **experiment.parameters)
     except MissingPartError as error:
         return {"kind": "skipped", "experiment": experiment.identity(), "reason": str(error)}
-    answers: list[Tensor] = []
-    before: list[Tensor] = []
-    moved: list[Tensor] = []
+    answers, before, moved = [], [], []
     started, start = provenance.now(), time.perf_counter()
     for batch in stream.batches(experiment.batch):
         if batch.start >= images:
             break
         if batch.start in stream.resets:
             method.reset()
-        batch = slice(batch.start, min(batch.stop, images))
-        pixels = classifier.preprocess(stream.read(batch))
+        pixels = classifier.preprocess(stream.read(slice(batch.start, min(batch.stop, images))))
         watched.embeddings.clear()
         answer = method.predict(pixels)
         answers.append(answer.logits.cpu())
@@ -104,15 +97,7 @@ def _trial(resources: Loaded, images: int, experiment: Experiment) -> dict[str, 
             "seconds": {"predict": time.perf_counter() - start},
             "passes": {"forward": forwards, "backward": backwards},
         },
-        "provenance": {
-            "classifier": provenance.classifier_block(classifier),
-            "stream": stream.identity(),
-            "dataset": provenance.dataset_block(stream.dataset, experiment.root),
-            "versions": provenance.versions(),
-            "hardware": provenance.hardware(classifier.device),
-            "started": started,
-            "finished": provenance.now(),
-        },
+        "provenance": provenance.block(classifier, stream, experiment.root, started),
     }
 
 
