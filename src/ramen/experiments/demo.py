@@ -95,9 +95,8 @@ def run(
             runs[-1].go(report=partial(bars.show, shown), observe=partial(observe, runs[-1]))
     records = [one.result() for one in runs]
     print_tables(console, [_table(records)])
-    for one in records:
-        _say_more(one, say)
     for one, record in zip(runs, records, strict=True):
+        _say_more(record, say)
         Store(out).write(one.experiment, record, one.outcome.answers())
     draw(out / "figure.png", records, stream, examples)
     say(f"\nFigure:  {out / 'figure.png'}\nNumbers: {out}; `ramen report {out}` makes a page of them\n")

@@ -201,7 +201,7 @@ class Store:
         """Write its result, after what was answered to each image."""
         if answers:
             with files.atomic_write(self._answers(experiment)) as file:
-                np.savez(file, **answers)
+                np.savez(file, **answers)  # type: ignore[arg-type]  # of a newer option with a fixed name
         write_result(self.path(experiment), result)
 
     def write_plan(self, name: str, plan: Mapping[str, Any]) -> None:
