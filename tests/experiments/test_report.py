@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ramen.cli import app
 from ramen.experiments.render import WORDS, Column, Table
-from ramen.experiments.report import table_part, write_report
+from ramen.experiments.report import write_report
 from ramen.experiments.store import write_result
 from ramen.utils import pages
 from tests.experiments.pages import read, report, write
@@ -182,7 +182,7 @@ def test_what_a_cell_of_the_page_holds() -> None:
         "experiments/page.html.j2",
         title="T",
         summary="",
-        sections=[{"id": "s", "title": "S", "parts": [table_part(table, "t")]}],
+        sections=[{"id": "s", "title": "S", "parts": [{"table": table, "id": "t", "title": table.title}]}],
     )
     assert '<table id="t" aria-labelledby="t-title">' in page
     assert '<h3 id="t-title">A &amp; b</h3>' in page

@@ -203,7 +203,7 @@ def tolerance(deviation: float | None, seeds: int, printed: Value) -> float:
     0.4472
     """
     other = printed.deviation or 0.0
-    own = other if deviation is None else deviation
+    own = other if deviation is None or math.isnan(deviation) else deviation
     return max(FLOOR, 2 * math.hypot(own / math.sqrt(seeds), other))
 
 

@@ -56,14 +56,14 @@ class Column:
     form: str = ".2f"
     spread: Sequence[float | None] | None = None
     what: str = "deviation"
-    texts: Sequence[str] | None = None
+    texts: Sequence[str | None] | None = None
     ranked: bool = False
     marked: Sequence[bool] | None = None
     aside: bool = False
     missing: str = ""
     hint: str | None = None
     hints: Sequence[str | None] | None = None
-    links: Sequence[Sequence[tuple[str, str]]] | None = None
+    links: Sequence[Sequence[tuple[str, str]] | None] | None = None
 
     @property
     def left(self) -> bool:
@@ -74,14 +74,28 @@ class Column:
         """What is printed in a row."""
         value = self.values[row]
         if self.texts is not None:
-            return self.texts[row]
-        if value is None:
+            return self.texts[row] or ""
+        if missing(value):
             return self.missing
         if self.form in (WORDS, "s"):
             return str(value)
         shown = format(int(value) if self.form.endswith("d") else value, self.form)
         spread = None if self.spread is None else self.spread[row]
-        return shown if spread is None else f"{shown}{PLUS_MINUS}{format(spread, self.form.lstrip('+z'))}"
+        return shown if missing(spread) else f"{shown}{PLUS_MINUS}{format(spread, self.form.lstrip('+z'))}"
+
+    def longer(self, values: Sequence[Any], texts: Sequence[str] | None = None) -> "Column":
+        """The column with these values below its own."""
+        blank = [None] * len(values)
+        below: dict[str, Any] = {"values": values, "texts": texts or blank}
+        for name in ("values", "spread", "texts", "marked", "hints", "links"):
+            own = getattr(self, name)
+            below[name] = own if own is None else [*own, *below.get(name, blank)]
+        return replace(self, **below)
+
+
+def missing(value: Any) -> bool:
+    """Whether a value is None or not a number."""
+    return value is None or value != value
 
 
 @dataclass(frozen=True)
@@ -152,7 +166,7 @@ class Table:
             Cell(
                 column.text(row),
                 "aside" if column.aside or aside[row] else styles[row],
-                bool(column.marked and column.marked[row]),
+                bool(column.marked is not None and column.marked[row]),
             )
             for row in range(len(self))
         ]
@@ -163,7 +177,7 @@ class Table:
             return [""] * len(self)
         decimals = int(column.form.rstrip("f").rpartition(".")[2])
         shown = [
-            None if value is None or aside[row] else round(value, decimals)
+            None if missing(value) or aside[row] else round(value, decimals)
             for row, value in enumerate(column.values)
         ]
         ranks = sorted({value for value in shown if value is not None}, reverse=True)

@@ -4,15 +4,17 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ramen.experiments import figures, paper, tables
-from ramen.experiments.render import MARK, PLUS_MINUS, WORDS, Column, Table
+from ramen.experiments.render import WORDS, Column, Table
 from ramen.experiments.results import (
     Collection,
     Result,
@@ -27,7 +29,6 @@ from ramen.experiments.tables import Sweep
 from ramen.utils import files, pages
 
 MINUS = "\N{MINUS SIGN}"
-NOTHING = "\N{EN DASH}"
 ZERO_SHOT = "ensemble"  # the method that is the classifier itself
 _SHOWN = 6  # methods in a reliability diagram
 _HEADINGS = {
@@ -60,36 +61,31 @@ def write_report(paths: Sequence[Path | str], out: Path | str, *, title: str = "
 
 def make_page(found: Collection, *, title: str = "Results") -> str:
     """The self-contained page as text."""
-    sections = _sections(found)
+    settings = _settings(found)
     searches, left_out = _searches(found)
-    shown: list[Part] = []
-
-    def add(anchor: str, heading: str, parts: Sequence[Part]) -> None:
-        if parts:
-            shown.append({"id": anchor, "title": heading, "parts": list(parts)})
-
     complaints = [*found.warnings, *left_out]
-    add("left-out", "Not shown", [{"list": complaints}] if complaints else [])
-    if sections:
-        add("overview", "Overview", [table_part(_overview(sections), "overview-table")])
-    for section in sections:
-        add(section.anchor, section.name, list(_setting_parts(section)))
-    add("single-mixed", "Single and mixed domains", list(_pairs(sections)))
-    add("sweeps", "Sweeps", list(_sweep_parts(sections)))
-    add("searches", "Parameters chosen by searches", searches)
-    blocks = [block for section in sections for block in _settings_blocks(section)]
-    if blocks:
-        note = "Everything that decided a number, as recorded with the result."
-        add("settings", "Settings of every number", [{"text": note}, *blocks])
-    summary = _summary(found, sections)
-    return pages.render("experiments/page.html.j2", title=title, summary=summary, sections=shown)
+    sections = [
+        ("left-out", "Not shown", [{"list": complaints}] if complaints else []),
+        ("overview", "Overview", [_overview(settings)] if settings else []),
+        *((one.anchor, one.name, list(_setting_parts(one))) for one in settings),
+        ("single-mixed", "Single and mixed domains", list(_pairs(settings))),
+        ("sweeps", "Sweeps", list(_sweep_parts(settings))),
+        ("searches", "Parameters chosen by searches", searches),
+        ("settings", "Settings of every number", [block for one in settings for block in _blocks(one)]),
+    ]
+    return pages.render(
+        "experiments/page.html.j2",
+        title=title,
+        summary=_summary(found),
+        sections=[{"id": anchor, "title": name, "parts": parts} for anchor, name, parts in sections if parts],
+    )
 
 
-# -- sections -----------------------------------------------------------------------------------------------
+# -- settings -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Section:
+class Setting:
     """The rows of one stream and classifier, and their sweeps.
 
     Attributes:
@@ -119,26 +115,35 @@ class Section:
         return {method: row for row, (method, label) in reversed(list(enumerate(rows))) if label is None}
 
 
-def _sections(found: Collection) -> list[Section]:
-    """The sections in an order that does not depend on that of the files."""
+def _settings(found: Collection) -> list[Setting]:
+    """The settings in an order that does not depend on that of the files."""
+    from ramen.data.catalogue import list_datasets
+
+    known = list_datasets()
+
+    def order(groups: list[list[Result]]) -> tuple[int, str, str, str]:
+        data, model = (groups[0][0]["experiment"][name] for name in ("data", "model"))
+        return known.index(data) if data in known else len(known), data, model, setting_key(groups[0][0])
+
     runs = sorted(found.results, key=lambda result: str(sorted(result["experiment"].items(), key=str)))
-    settings = sorted(settings_of(runs), key=lambda groups: _order(groups[0][0]))
-    names = _section_names([groups[0][0]["experiment"] for groups in settings])
-    plans = [_found_plan(plan, found) for plan in sorted(found.plans, key=lambda one: json.dumps(one))]
-    sections: list[Section] = []
-    first = 1
+    settings = sorted(settings_of(runs), key=order)
+    names = _names([groups[0][0]["experiment"] for groups in settings])
+    plans = [_found_plan(plan, found) for plan in sorted(found.plans, key=json.dumps)]
+    shown: list[Setting] = []
+    anchors = iter(range(1, len(runs) + 1))
     for place, (groups, name) in enumerate(zip(settings, names, strict=True)):
-        own = [plan for plan in plans if plan and setting_key(plan["points"][0]) == setting_key(groups[0][0])]
+        key = setting_key(groups[0][0])
+        own = [plan for plan in plans if plan and setting_key(plan["points"][0]) == key]
         moved = {identity(one) for plan in own for one in plan["points"] if one not in plan["base"]}
         kept = [group for group in groups if identity(group[0]) not in moved] or groups
         others = [group for group in groups if group not in kept]
-        anchors = [f"settings-{first + number}" for number in range(len(groups))]
-        everything = _with_methods(Rows([*kept, *others], anchors=anchors))
-        rows = _with_methods(Rows(kept, anchors=anchors[: len(kept)]))
+        everything = _with_methods(
+            Rows([*kept, *others], anchors=[f"settings-{next(anchors)}" for _ in groups])
+        )
+        rows = _with_methods(Rows(kept, anchors=(everything.anchors or [])[: len(kept)]))
         sweeps = [sweep for plan in own if (sweep := _sweep(plan, everything)) is not None]
-        sections.append(Section(name, f"setting-{place + 1}", rows, everything, sweeps))
-        first += len(groups)
-    return sections
+        shown.append(Setting(name, f"setting-{place + 1}", rows, everything, sweeps))
+    return shown
 
 
 def _with_methods(rows: Rows) -> Rows:
@@ -174,15 +179,7 @@ def _sweep(plan: Mapping[str, Any], everything: Rows) -> Sweep | None:
         return None
 
 
-def _order(result: Result) -> tuple[int, str, str, str]:
-    from ramen.data.catalogue import list_datasets
-
-    data, known = result["experiment"]["data"], list_datasets()
-    place = known.index(data) if data in known else len(known)
-    return place, data, result["experiment"]["model"], setting_key(result)
-
-
-def _section_names(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
+def _names(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
     """Data, protocol and model; the remaining options too, if that is not unique."""
     short = [f"{_data_title(one['data'])}, {one['protocol']}, {one['model']}" for one in experiments]
     return [
@@ -193,11 +190,8 @@ def _section_names(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _details(experiment: Mapping[str, Any]) -> str:
     """Options and parameters of data and protocol, and the templates, in words."""
-    facts = {
-        **experiment["data_options"],
-        **experiment["protocol_parameters"],
-        "templates": experiment["templates"],
-    }
+    facts = {**experiment["data_options"], **experiment["protocol_parameters"]}
+    facts["templates"] = experiment["templates"]
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
 
 
@@ -211,173 +205,162 @@ def _data_title(name: str) -> str:
         return name
 
 
-def _summary(found: Collection, sections: Sequence[Section]) -> str:
+def _summary(found: Collection) -> str:
     experiments = [one["experiment"] for one in found.results]
+    counts = {"run": len(experiments)}
+    for name in ("method", "data", "model", "seed"):
+        counts[name.replace("data", "data set")] = len({one[name] for one in experiments})
+    words = ", ".join(f"{number:,} {what}{'s'[: number != 1]}" for what, number in counts.items())
     commits = {str(run["provenance"].get("commit"))[:12] for run in found.results if "provenance" in run}
-    counts = [("run", len(found.results))]
-    counts += [
-        (name.replace("data", "data set"), len({one[name] for one in experiments}))
-        for name in ("method", "data", "model", "seed")
-    ]
-    words = [f"{number:,} {what}{'s'[: number != 1]}" for what, number in counts]
     made = f" Commit {', '.join(sorted(commits - {'None'}))}." if commits - {"None"} else ""
-    return f"{', '.join(words)}.{made} Click a column's head to sort, or a name to see its settings."
+    return f"{words}.{made} Click a column's head to sort, or a name to see its settings."
 
 
 # -- parts --------------------------------------------------------------------------------------------------
 
 
-def _setting_parts(section: Section) -> Iterator[Part]:
-    rows, experiment = section.rows, section.experiment
-    images = sum(rows.firsts[0]["scores"]["images"].values())
-    domains = len(rows.firsts[0]["scores"]["domains"])
+def _table(table: Table, anchor: str, title: str | None = None) -> Part:
+    """A table; below a section's heading, which names the setting, a shorter title is enough."""
+    return {"table": table, "id": anchor, "title": title or table.title}
+
+
+def _figure(figure: Figure, alt: str, caption: str | None = None) -> Part:
+    """A figure within the page; as a separate image, so that ids do not clash."""
+    return {"svg": base64.b64encode(page_svg(figure).encode()).decode(), "alt": alt, "caption": caption}
+
+
+def _setting_parts(setting: Setting) -> Iterator[Part]:
+    rows, where, anchor = setting.rows, setting.name, setting.anchor
+    images = rows.firsts[0]["scores"]["images"]
     seeds = sorted({seed for one in rows.seeds for seed in one})
     yield {
-        "text": f"{images:,} images of {domains} domain{'s'[: domains != 1]}, seed{'s'[: len(seeds) > 1]} "
-        f"{', '.join(map(str, seeds))}; {_details(experiment)}."
+        "text": f"{sum(images.values()):,} images of {len(images)} domain{'s'[: len(images) != 1]}, "
+        f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}; {_details(setting.experiment)}."
     }
-    accuracy = tables.averages_table(_with_zero_shot(rows), with_domains=True)
-    if ZERO_SHOT not in rows.facts("method"):
-        note = (
-            "Zero-shot: the same classifier on the same images without adaptation, as recorded with the runs "
-            f"of {rows.names[_most_seeds(rows)]}."
-        )
-        accuracy = replace(accuracy, notes=(note, *accuracy.notes))
-    yield _titled(accuracy, "Accuracy, %", f"{section.anchor}-accuracy")
+    yield _table(_accuracy(rows), f"{anchor}-accuracy", "Accuracy, %")
     labels = rows.facts("label")
     plain = rows.only([row for row in range(len(rows)) if labels[row] is None] or range(len(rows)))
-    if len(plain) > 1 and domains > 1:
-        yield _gains(plain, section.name)
-    yield _titled(tables.changes_table(rows), "Repaired, broken, calibrated", f"{section.anchor}-changes")
-    yield _changes(plain, section.name)
-    yield from _reliability(plain, section.name)
-    yield _titled(tables.cost_table(rows), "Time and memory", f"{section.anchor}-cost")
-    yield _stages(plain, section.name)
+    if len(plain) > 1 and len(images) > 1:
+        yield _gains(plain, where)
+    yield _table(tables.changes_table(rows), f"{anchor}-changes", "Repaired, broken, calibrated")
+    yield _changes(plain, where)
+    yield from _reliability(plain, where)
+    yield _table(tables.cost_table(rows), f"{anchor}-cost", "Time and memory")
+    yield _stages(plain, where)
     if len(plain) > 1:
         points = zip(plain.over("cost.ms_an_image"), plain.over("scores.average"), strict=True)
-        drawn = figures.cost_dots(dict(zip(plain.names, points, strict=True)), title="Accuracy against time")  # type: ignore[arg-type]
-        yield _figure(drawn, f"Accuracy against milliseconds per image for each method, {section.name}")
-    yield from _compositions(plain, section.name)
+        drawn = figures.cost_dots(dict(zip(plain.names, points, strict=True)), title="Accuracy against time")
+        yield _figure(drawn, f"Accuracy against milliseconds per image for each method, {where}")
+    yield from _compositions(plain, where)
     variants = [row for row in range(len(rows)) if rows.names[row] not in plain.names]
-    more = list(_compositions(rows.only(variants), section.name)) if variants else []
+    more = list(_compositions(rows.only(variants), where)) if variants else []
     if more:
         yield {"more": "The same for the variants", "parts": more}
 
 
-def _most_seeds(rows: Rows) -> int:
-    return max(range(len(rows)), key=lambda row: len(rows.seeds[row]))
+def _accuracy(rows: Rows) -> Table:
+    """Averages and domains, and zero-shot also if nobody ran it.
 
-
-def _with_zero_shot(rows: Rows) -> Rows:
-    """Zero-shot as a row of its own, also if nobody ran it: every run records what the classifier does alone.
-
-    The row with the most seeds says it.
+    Every run records what the classifier does alone; the row with the most seeds says it.
     """
     if ZERO_SHOT in rows.facts("method"):
-        return rows
-    source = _most_seeds(rows)
+        return tables.averages_table(rows, with_domains=True)
+    source = max(range(len(rows)), key=lambda row: len(rows.seeds[row]))
+    nothing = {"points": 0.0, "margin": 0.0}
     alone = [
         {
             **result,
             "experiment": {**result["experiment"], "method": ZERO_SHOT, "parameters": {}, "label": None},
             "overrides": {},
-            "scores": {
-                **result["scores"],
-                **result["scores"]["zero_shot"],
-                "difference": {"points": 0.0, "margin": 0.0},
-            },
+            "scores": {**result["scores"], **result["scores"]["zero_shot"], "difference": nothing},
         }
         for result in rows.groups[source]
     ]
-    anchors = None if rows.anchors is None else [rows.anchors[source], *rows.anchors]
-    return Rows([alone, *rows.groups], ["Zero-shot", *rows.names], anchors)
-
-
-def _overview(sections: Sequence[Section]) -> Table:
-    """Averages of every method in every setting."""
-    methods = sorted(
-        {name for one in sections for name in one.own}, key=lambda name: (paper.position(name), name)
+    anchors = rows.anchors and [rows.anchors[source], *rows.anchors]
+    table = tables.averages_table(
+        Rows([alone, *rows.groups], ["Zero-shot", *rows.names], anchors), with_domains=True
     )
+    note = (
+        "Zero-shot: the same classifier on the same images without adaptation, as recorded with the runs "
+        f"of {rows.names[source]}."
+    )
+    return replace(table, notes=(note, *table.notes))
+
+
+def _overview(settings: Sequence[Setting]) -> Part:
+    """Averages of every method in every setting."""
+    methods = sorted({name for one in settings for name in one.own}, key=_in_order)
     titles = [paper.title(name) for name in methods]
     columns = [Column("Method", titles, WORDS)]
-    for section in sections:
-        means, spreads = (section.rows.over("scores.average", how) for how in ("mean", "std"))
-        places = [section.own.get(name) for name in methods]
-        columns.append(
-            Column(
-                section.name,
-                [None if place is None else means[place] for place in places],
-                spread=[None if place is None else spreads[place] for place in places],
-                ranked=True,
-            )
-        )
+    for one in settings:
+        means, spreads = (one.rows.over("scores.average", how) for how in ("mean", "std"))
+        places = [one.own.get(name) for name in methods]
+        found = ([numbers.get(place) for place in places] for numbers in (means, spreads))
+        columns.append(Column(one.name, next(found), spread=next(found), ranked=True))
     note = "Average accuracy over domains in percent, mean \u00b1 standard deviation over seeds."
-    return Table("Averages", columns, [note], methods=titles)
+    return _table(Table("Averages", columns, [note], methods=titles), "overview-table")
 
 
-def _pairs(sections: Sequence[Section]) -> Iterator[Part]:
+def _in_order(method: str) -> tuple[int, str]:
+    return paper.position(method), method
+
+
+def _pairs(settings: Sequence[Setting]) -> Iterator[Part]:
     """Bars and a table for data that ran with single and with mixed domains."""
-    found: dict[str, dict[str, Section]] = {}
-    for section in sections:
-        facts = [section.experiment[name] for name in ("data", "model", "data_options", "templates")]
-        place = json.dumps(facts, sort_keys=True)
-        if section.experiment["protocol"] in ("single", "mixed"):
-            found.setdefault(place, {}).setdefault(section.experiment["protocol"], section)
-    pairs = [pair for pair in found.values() if len(pair) == 2]
-    for number, pair in enumerate(pairs, start=1):
-        single, mixed = pair["single"], pair["mixed"]
-        names = sorted(single.own.keys() & mixed.own.keys(), key=lambda name: (paper.position(name), name))
+    found: dict[str, dict[str, Setting]] = {}
+    for one in settings:
+        facts = [one.experiment[name] for name in ("data", "model", "data_options", "templates")]
+        if one.experiment["protocol"] in ("single", "mixed"):
+            pair = found.setdefault(json.dumps(facts, sort_keys=True), {})
+            pair.setdefault(one.experiment["protocol"], one)
+    pairs = [(pair["single"], pair["mixed"]) for pair in found.values() if len(pair) == 2]
+    for number, (single, mixed) in enumerate(pairs, start=1):
+        names = sorted(single.own.keys() & mixed.own.keys(), key=_in_order)
+        titles = [paper.title(name) for name in names]
+        if set(names) <= {"clip", "ensemble"}:
+            continue
+        where = f"{_data_title(mixed.experiment['data'])}, {mixed.experiment['model']}"
+        rows = {
+            kind: one.rows.only([one.own[name] for name in names])
+            for kind, one in (("single", single), ("mixed", mixed))
+        }
+        means = pd.DataFrame({kind: one.over("scores.average") for kind, one in rows.items()})
+        spreads = pd.DataFrame({kind: one.over("scores.average", "std") for kind, one in rows.items()})
         lines = {
-            paper.title(name): _bar(mixed.rows, mixed.own[name])[0]
+            paper.title(name): mixed.rows.over("scores.average")[mixed.own[name]]
             for name in ("clip", "ensemble")
             if name in mixed.own
         }
-        barred = [name for name in names if paper.title(name) not in lines]
-        if not barred:
-            continue
-        where = f"{_data_title(mixed.experiment['data'])}, {mixed.experiment['model']}"
         bars = {
-            paper.title(name): {
-                kind: _bar(pair[kind].rows, pair[kind].own[name]) for kind in ("single", "mixed")
-            }
-            for name in barred
+            title: {kind: (means[kind][row], spreads[kind][row]) for kind in rows}
+            for row, title in enumerate(titles)
+            if title not in lines
         }
         drawn = figures.grouped_bars(bars, lines, title=f"Single and mixed domains: {where}")
-        yield _figure(drawn, f"Accuracy of {len(barred)} methods on single and on mixed domains, {where}")
-        yield table_part(_pair_table(single, mixed, names, where), f"pair-{number}")
+        yield _figure(drawn, f"Accuracy of {len(bars)} methods on single and on mixed domains, {where}")
+        columns = [Column("Method", titles, WORDS)]
+        columns += [
+            tables.score_column(one, kind.capitalize(), "scores.average") for kind, one in rows.items()
+        ]
+        columns.append(Column(f"Mixed {MINUS} single", means["mixed"] - means["single"], "+z.2f"))
+        for kind, part in rows.items():
+            printed = [paper.beside(first) for first in part.firsts]
+            values, hints = (
+                [numbers.get("average") for numbers, _ in printed],
+                [tables.source(*pair) for pair in printed],
+            )
+            columns.append(tables.paper_column(values, hints, f"{kind.capitalize()}, paper"))
+        note = "Average accuracy in percent."
+        yield _table(Table(where, columns, [note], methods=titles).trimmed(), f"pair-{number}")
 
 
-def _bar(rows: Rows, row: int) -> tuple[float, float | None]:
-    return rows.over("scores.average")[row] or 0.0, rows.over("scores.average", "std")[row]
-
-
-def _pair_table(single: Section, mixed: Section, names: Sequence[str], where: str) -> Table:
-    parts = [one.rows.only([one.own[name] for name in names]) for one in (single, mixed)]
-    averages = [one.over("scores.average") for one in parts]
-    differences = [(b or 0.0) - (a or 0.0) for a, b in zip(*averages, strict=True)]
-    titles = [paper.title(name) for name in names]
-    columns = [Column("Method", titles, WORDS)]
-    heads = ("Single", "Mixed")
-    columns += [
-        tables.score_column(one, head, "scores.average") for one, head in zip(parts, heads, strict=True)
-    ]
-    columns.append(Column(f"Mixed {MINUS} single", differences, "+z.2f"))
-    for one, head in zip(parts, heads, strict=True):
-        printed = [paper.beside(first) for first in one.firsts]
-        values = [numbers.get("average") for numbers, _ in printed]
-        hints = [tables.source(*pair) for pair in printed]
-        columns.append(replace(tables.paper_column(values, hints), head=f"{head}, paper"))
-    return Table(where, columns, ["Average accuracy in percent."], methods=titles).trimmed()
-
-
-def _sweep_parts(sections: Sequence[Section]) -> Iterator[Part]:
+def _sweep_parts(settings: Sequence[Setting]) -> Iterator[Part]:
     """A curve or bars, and a table, for each sweep."""
-    found = [(section, sweep) for section in sections for sweep in section.sweeps]
-    for place, (section, sweep) in enumerate(found):
-        title = f"{paper.title(sweep.method)}: {sweep.parameter}, {section.name}"
-        alt = f"Accuracy of {paper.title(sweep.method)} by {sweep.parameter}, {section.name}"
-        yield _figure(figures.sweep_figure(sweep), alt)
-        yield _titled(tables.sweep_table(sweep), title, f"sweep-{place + 1}")
+    found = [(one.name, sweep) for one in settings for sweep in one.sweeps]
+    for number, (where, sweep) in enumerate(found, start=1):
+        name = paper.title(sweep.method)
+        yield _figure(figures.sweep_figure(sweep), f"Accuracy of {name} by {sweep.parameter}, {where}")
+        yield _table(tables.sweep_table(sweep), f"sweep-{number}", f"{name}: {sweep.parameter}, {where}")
 
 
 def _searches(found: Collection) -> tuple[list[Part], list[str]]:
@@ -391,7 +374,7 @@ def _searches(found: Collection) -> tuple[list[Part], list[str]]:
         try:
             if kind != KIND:
                 raise KeyError(kind)
-            shown.append(table_part(chosen_table(one["data"]), f"search-{len(shown) + 1}"))
+            shown.append(_table(chosen_table(one["data"]), f"search-{len(shown) + 1}"))
         except (KeyError, TypeError, ValueError):
             what = f"kind {one.get('kind')!r}" if kind is None else f"the study {kind!r}"
             left_out.append(f"a result of {what}")
@@ -401,32 +384,19 @@ def _searches(found: Collection) -> tuple[list[Part], list[str]]:
 # -- figures ------------------------------------------------------------------------------------------------
 
 
-def _figure(figure: Figure, alt: str, caption: str | None = None) -> Part:
-    """A figure within the page; as a separate image, so that ids do not clash."""
-    svg = base64.b64encode(page_svg(figure).encode()).decode()
-    return {"figure": {"svg": svg, "alt": alt, "caption": caption}}
-
-
 def _gains(rows: Rows, where: str) -> Part:
     domains = list(rows.firsts[0]["scores"]["domains"])
-    own = {name: rows.over(f"scores.domains.{name}") for name in domains}
-    before = {name: rows.over(f"scores.zero_shot.domains.{name}") for name in domains}
-    gains = {
-        name: [
-            None if own[one][row] is None or before[one][row] is None else own[one][row] - before[one][row]  # type: ignore[operator]
-            for one in domains
-        ]
-        for row, name in enumerate(rows.names)
-    }
-    figure = figures.gain_map(domains, gains, title="Points above zero-shot on each domain")
+    gains = [
+        rows.over(f"scores.domains.{one}") - rows.over(f"scores.zero_shot.domains.{one}") for one in domains
+    ]
+    by_name = dict(zip(rows.names, zip(*gains, strict=True), strict=True))
+    figure = figures.gain_map(domains, by_name, title="Points above zero-shot on each domain")
     caption = "Blue: better than the same classifier without adaptation on the same images. Orange: worse."
     return _figure(figure, f"Points above zero-shot of {len(rows)} methods by domain, {where}", caption)
 
 
 def _changes(rows: Rows, where: str) -> Part:
-    shares = [
-        [fmean(values) for values in tables.change_shares(rows, kind)] for kind in ("repaired", "broken")
-    ]
+    shares = [rows.over(tables.change_shares(rows, kind)) for kind in ("repaired", "broken")]
     changes = dict(zip(rows.names, zip(*shares, strict=True), strict=True))
     figure = figures.change_bars(changes, title="Answers repaired and broken, compared with zero-shot")
     return _figure(figure, f"Shares of repaired and broken answers of each method, {where}")
@@ -434,10 +404,8 @@ def _changes(rows: Rows, where: str) -> Part:
 
 def _reliability(rows: Rows, where: str) -> Iterator[Part]:
     """Accuracy against confidence of the best methods; nothing for runs that did not record it."""
-    averages = rows.over("scores.average")
-    best = sorted(range(len(rows)), key=lambda row: -(averages[row] or 0.0))
     series: dict[str, list[tuple[float, float]]] = {}
-    for row in best:
+    for row in rows.over("scores.average").sort_values(ascending=False, kind="stable").index:
         bins = [one["scores"].get("reliability") for one in rows.groups[row]]
         if all(bins) and len(series) < _SHOWN:
             series[rows.names[row]] = [
@@ -455,25 +423,18 @@ def _reliability(rows: Rows, where: str) -> Iterator[Part]:
 
 def _stages(rows: Rows, where: str) -> Part:
     """Time per stage, without reading: whoever runs first reads from the disk."""
-    spent = tables.stage_seconds(rows)
-    images = [max(1, first["cost"]["images"]) for first in rows.firsts]
-    times = {
-        name: {
-            stage: 1000 * (seconds[row] or 0.0) / images[row]
-            for stage, seconds in spent.items()
-            if seconds[row] is not None
-        }
-        for row, name in enumerate(rows.names)
-    }
-    reading = [stages.pop("read") for stages in times.values() if "read" in stages]
+    images = np.array([max(1, first["cost"]["images"]) for first in rows.firsts])
+    times = tables.stage_seconds(rows).mul(1000 / images, axis="index")
     caption = None
-    if reading:
-        took = " to ".join(dict.fromkeys(f"{time:.3g}" for time in (min(reading), max(reading))))
+    if "read" in times:
+        reading = times.pop("read")
+        took = " to ".join(dict.fromkeys(f"{time:.3g}" for time in (reading.min(), reading.max())))
         caption = (
             f"Without reading, which is not the method's: it took {took} ms per image, from a disk the first "
             "time and from memory later."
         )
-    figure = figures.stage_bars(times, title="Time per stage")
+    stages = {name: times.loc[row].dropna().to_dict() for row, name in enumerate(rows.names)}
+    figure = figures.stage_bars(stages, title="Time per stage")
     return _figure(figure, f"Milliseconds per image by stage for each method, {where}", caption)
 
 
@@ -499,142 +460,61 @@ def _compositions(rows: Rows, where: str) -> Iterator[Part]:
         yield _figure(figure, f"Shares of support by domain for {name}, {where}", caption)
 
 
-# -- tables -------------------------------------------------------------------------------------------------
+# -- the settings of every number ---------------------------------------------------------------------------
 
 
-def _titled(table: Table, title: str, anchor: str) -> Part:
-    """A table below a section's heading, which already names the setting."""
-    return table_part(replace(table, title=title), anchor)
-
-
-def table_part(table: Table, anchor: str) -> Part:
-    """What the template's macro ``table`` shows: texts, and exact numbers to sort and copy by."""
-    heads = [
-        {
-            "text": column.head,
-            "hint": column.hint,
-            "attributes": {"data-kind": _kind(column), "data-spread": column.what},
-        }
-        for column in table.columns
-    ]
-    rows = [
-        {
-            "attributes": {
-                "data-place": place,
-                "data-method": table.methods and table.methods[place],
-                "id": table.ids and table.ids[place],
-            },
-            "cells": [_cell(table.columns[at], place, *cell, first=not at) for at, cell in enumerate(cells)],
-        }
-        for place, cells in enumerate(table.cells())
-    ]
-    return {"table": {"id": anchor, "title": table.title, "heads": heads, "rows": rows, "notes": table.notes}}
-
-
-def _kind(column: Column) -> str:
-    return "text" if column.left else "number"
-
-
-def _cell(column: Column, row: int, text: str, style: str, marked: bool, *, first: bool) -> dict[str, Any]:
-    value = column.values[row]
-    sort = (text.strip() or None) if column.left and (value is None or column.texts is None) else value
-    spread = None if column.spread is None or value is None else column.spread[row]
-    shown = text.strip() or NOTHING
-    if not column.left:
-        shown = shown.replace("-", MINUS)
-    number, sign, after = shown.partition(PLUS_MINUS)
-    split = spread is not None and bool(sign)
-    classes = [{"aside": "soft"}.get(style, style), "bad" if marked else ""]
-    return {
-        "text": number if split else shown,
-        "spread": f"{sign}{after}" if split else "",
-        "mark": MARK if marked else "",
-        "links": column.links[row] if column.links else [],
-        "attributes": {
-            "scope": "row" if first else None,
-            "data-kind": _kind(column),
-            "data-sort": sort,
-            "data-deviation": spread,
-            "title": column.hints and column.hints[row],
-            "class": " ".join(filter(None, classes)) or None,
-        },
-    }
-
-
-# -- settings -----------------------------------------------------------------------------------------------
-
-
-def _settings_blocks(section: Section) -> Iterator[Part]:
+def _blocks(setting: Setting) -> Iterator[Part]:
     """Blocks that open on a click, with all settings of each row's runs."""
-    rows = section.everything
-    for place, group in enumerate(rows.groups):
-        anchor = str((rows.anchors or [])[place])
-        runs = [_flat(result) for result in group]
+    rows = setting.everything
+    for name, anchor, group, seeds in zip(
+        rows.names, rows.anchors or [], rows.groups, rows.seeds, strict=True
+    ):
+        runs = [dict(_flat(result)) for result in group]
         names = list(dict.fromkeys(name for run in runs for name in run))
-        common = [name for name in names if all(run.get(name) == runs[0].get(name) for run in runs)]
-        if len(runs) == 1:
-            common = names
-        own = [name for name in names if name not in common]
-        seeds = rows.seeds[place]
+        common = [one for one in names if all(run.get(one) == runs[0].get(one) for run in runs)]
+        own = [one for one in names if one not in common]
         columns = [
-            (heading, [(name.replace("_", " "), _value(runs[0][part, name])) for _, name in members])
-            for part, heading in _HEADINGS.items()
-            if (members := [name for name in common if name[0] == part])
+            Column("Seed", seeds, "d"),
+            Column("Average, %", [one["scores"]["average"] for one in group], ".4f"),
         ]
-        heads = [f"{_HEADINGS[part]}: {name}".replace("_", " ") for part, name in own]
-        values = [[run.get(name) for run in runs] for name in own]
-        listed = [["" if value is None else str(value) for value in column] for column in values]
-        table = Table(
-            "Each run",
-            [
-                Column("Seed", seeds, "d"),
-                Column("Average, %", [one["scores"]["average"] for one in group], ".4f"),
-                *(Column(head, column, WORDS) for head, column in zip(heads, listed, strict=True)),
-            ],
-            ids=[f"{anchor}-seed{seed}" for seed in seeds],
-        )
+        for part, what in own:
+            values = ["" if run.get((part, what)) is None else str(run[part, what]) for run in runs]
+            columns.append(Column(f"{_HEADINGS[part]}: {what}", values, WORDS))
         yield {
+            "settings": [
+                (_HEADINGS[part], [(what, runs[0][part, what]) for _, what in members])
+                for part, members in groupby(
+                    sorted(common, key=lambda one: list(_HEADINGS).index(one[0])), key=lambda one: one[0]
+                )
+            ],
             "id": anchor,
-            "name": rows.names[place],
-            "where": f"{section.name} · seed{'s'[: len(runs) > 1]} {', '.join(map(str, seeds))}",
+            "name": name,
+            "where": f"{setting.name} · seed{'s'[: len(runs) > 1]} {', '.join(map(str, seeds))}",
             "differ": bool(own),
-            "columns": columns,
-            "runs": table_part(table, f"{anchor}-runs")["table"],
+            "runs": _table(
+                Table("Each run", columns, ids=[f"{anchor}-seed{seed}" for seed in seeds]), f"{anchor}-runs"
+            ),
         }
 
 
-def _flat(result: Result) -> dict[tuple[str, str], Any]:
+def _flat(result: Result) -> Iterator[tuple[tuple[str, str], Any]]:
     """All settings of a result by part and name, without the seed."""
-    found: dict[tuple[str, str], Any] = {}
-    for name, value in result["experiment"].items():
-        if name != "seed":
-            found |= _flatten("experiment", name, value)
-    found |= _flatten("preset", "preset", result.get("preset"))
-    found |= _flatten("preset", "overrides", result.get("overrides"))
-    for part, block in (result.get("provenance") or {}).items():
-        if part in _HEADINGS and isinstance(block, Mapping):
-            for name, value in block.items():
-                found |= _flatten(part, name, value)
+    blocks = {
+        "experiment": {name: value for name, value in result["experiment"].items() if name != "seed"},
+        "preset": {name: result.get(name) for name in ("preset", "overrides")},
+    }
+    others: dict[str, Any] = {}
+    for name, block in (result.get("provenance") or {}).items():
+        known = name in _HEADINGS and isinstance(block, Mapping)
+        (blocks if known else others)[name] = block
+    for part, block in {**blocks, "other": others}.items():
+        for name, value in _leaves(block):
+            yield (part, name.replace("_", " ")), value
+
+
+def _leaves(block: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in block.items():
+        if isinstance(value, Mapping) and value:
+            yield from ((f"{name}: {inner}", leaf) for inner, leaf in _leaves(value))
         else:
-            found |= _flatten("other", part, block)
-    return found
-
-
-def _flatten(part: str, name: str, value: Any) -> dict[tuple[str, str], Any]:
-    if isinstance(value, Mapping) and value:
-        found: dict[tuple[str, str], Any] = {}
-        for inner, content in value.items():
-            found |= _flatten(part, f"{name}: {inner}", content)
-        return found
-    return {(part, name): value}
-
-
-def _value(value: Any) -> dict[str, Any]:
-    """A value for the template: missing values and booleans in words, all others as code."""
-    if value is None or value in ({}, []):
-        return {"soft": "none"}
-    if isinstance(value, bool):
-        return {"word": "yes" if value else "no"}
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return {"codes": value}
-    return {"codes": [str(value)]}
+            yield name, value

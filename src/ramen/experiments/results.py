@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,24 +47,10 @@ def results(*paths: Path | str) -> pd.DataFrame:
 
 def frame(found: Sequence[Result]) -> pd.DataFrame:
     """Results as a DataFrame."""
-    return pd.DataFrame(
-        [
-            {
-                "title": row_title(result),
-                "setting": describe_setting(result["experiment"]),
-                **dict(_entries("", result)),
-            }
-            for result in found
-        ]
-    )
-
-
-def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and (value or not path):
-        for name, inner in value.items():
-            yield from _entries(f"{path}.{name}" if path else str(name), inner)
-    else:
-        yield path, value
+    table = pd.json_normalize(list(found))
+    table.insert(0, "title", [row_title(result) for result in found])
+    table.insert(1, "setting", [describe_setting(result["experiment"]) for result in found])
+    return table
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -189,7 +175,7 @@ class Rows:
     ) -> None:
         self.groups = [sorted(group, key=lambda one: one["experiment"]["seed"]) for group in groups]
         self.firsts = [group[0] for group in self.groups]
-        self.names = list(names) if names is not None else _names(self.firsts)
+        self.names = list(names or _names(self.firsts))
         self.anchors = list(anchors) if anchors is not None else None
         self.runs = frame([result for group in self.groups for result in group])
         self.runs["row"] = [place for place, group in enumerate(self.groups) for _ in group]
@@ -217,20 +203,22 @@ class Rows:
         """A setting of each row's experiment."""
         return [one["experiment"].get(name) for one in self.firsts]
 
-    def each(self, path: str) -> list[list[Any]]:
-        """The values in a column for each row, by seed; None for what a result does not have."""
+    def column(self, path: str) -> pd.Series:
+        """The numbers of all runs at a path of their files; not a number for what a run does not have."""
         if path not in self.runs:
-            return [[None] * len(group) for group in self.groups]
-        column = self.runs[path].astype(object).where(self.runs[path].notna(), None)
-        return [column[self.runs["row"] == place].tolist() for place in range(len(self))]
+            return pd.Series(float("nan"), self.runs.index)
+        return pd.to_numeric(self.runs[path], errors="coerce").astype(float)
 
-    def over(self, path: str, how: str = "mean") -> list[float | None]:
-        """Mean, ``std`` or ``max`` over seeds of a column; None if a result does not have it."""
-        if path not in self.runs:
-            return [None] * len(self)
-        column = pd.to_numeric(self.runs[path], errors="coerce").astype(float)
+    def over(self, numbers: "str | pd.Series", how: str = "mean") -> pd.Series:
+        """Mean, ``std``, ``sum`` or ``max`` over seeds by row; not a number unless all runs have one.
+
+        Args:
+            numbers: One per run, or the path at which their files have it.
+            how: What is taken of them.
+        """
+        column = self.column(numbers) if isinstance(numbers, str) else numbers
         found = column.groupby(self.runs["row"]).agg(lambda values: getattr(values, how)(skipna=False))
-        return [None if pd.isna(value) else float(value) for value in found]
+        return found.reindex(range(len(self))).astype(float)
 
     def only(self, places: Sequence[int]) -> "Rows":
         """Some of the rows."""

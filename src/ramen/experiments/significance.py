@@ -64,18 +64,12 @@ def mean_ranks(columns: Sequence[Mapping[object, float]]) -> list[float | None]:
     >>> mean_ranks([{"fog": 3.0, "snow": 1.0}, {"fog": 2.0, "snow": 1.0}])
     [1.25, 1.75]
     """
-    cases = set.intersection(*(set(column) for column in columns)) if columns else set()
-    if not cases:
+    import pandas as pd  # not for runs, which load this file as well
+
+    cases = pd.DataFrame([dict(column) for column in columns]).dropna(axis="columns")
+    if cases.empty:
         return [None] * len(columns)
-    return [
-        statistics.fmean(_rank(column[case], [other[case] for other in columns]) for case in cases)
-        for column in columns
-    ]
-
-
-def _rank(value: float, values: Sequence[float]) -> float:
-    better, equal = sum(other > value for other in values), sum(other == value for other in values)
-    return better + (equal + 1) / 2
+    return list(cases.rank(ascending=False).mean(axis="columns"))
 
 
 def worst_tenth(values: Sequence[float]) -> float:

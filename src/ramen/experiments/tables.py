@@ -1,9 +1,11 @@
 """The tables of results: columns of numbers, made of rows over seeds, with the paper's beside them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
+
+import pandas as pd
 
 from ramen.experiments import paper
 from ramen.experiments.paper import RULE, Value, differs
@@ -13,30 +15,8 @@ from ramen.experiments.significance import LEVEL, holm, mean_ranks, paired_p, wo
 from ramen.experiments.variations import BATCH, VARIANTS
 
 REFERENCES = ("clip", "ensemble", "entmin")  # of the paper's figures
-AVERAGE = "Avg."
-_SHORT = dict(
-    zip(
-        paper.CORRUPTIONS,
-        [
-            "Gauss",
-            "Shot",
-            "Impul",
-            "Defoc",
-            "Glass",
-            "Motion",
-            "Zoom",
-            "Snow",
-            "Frost",
-            "Fog",
-            "Brit",
-            "Contr",
-            "Elast",
-            "Pixel",
-            "JPEG",
-        ],
-        strict=True,
-    )
-)
+_HEADS = "Gauss, Shot, Impul, Defoc, Glass, Motion, Zoom, Snow, Frost, Fog, Brit, Contr, Elast, Pixel, JPEG"
+_SHORT = dict(zip((*paper.CORRUPTIONS, "average"), f"{_HEADS}, Avg.".split(", "), strict=True))
 _MARK_NOTE = f"{MARK} {RULE}"
 _SPREAD_NOTE = (
     "\u00b1 after an average is the standard deviation over seeds. Above zero-shot: the gain over the same "
@@ -64,19 +44,17 @@ _CERTAINTY = {  # keys of results, the headings of their columns, and what they 
 }
 _MIB = 2**20
 
-# -- columns that tables share ------------------------------------------------------------------------------
+# -- columns and records that tables share ------------------------------------------------------------------
 
 
 def name_column(rows: Rows) -> Column:
     """The names of rows, on a page linked to their settings."""
-    return Column("Method", rows.names, WORDS, links=links(rows, rows.names))
+    return Column("Method", rows.names, WORDS, links=_links(rows, rows.names))
 
 
-def links(rows: Rows, texts: Sequence[str]) -> list[list[tuple[str, str]]] | None:
+def _links(rows: Rows, texts: Sequence[str]) -> list[list[tuple[str, str]]] | None:
     """Texts that lead to the settings of rows, on a page."""
-    if rows.anchors is None:
-        return None
-    return [[pair] for pair in zip(texts, rows.anchors, strict=True)]
+    return None if rows.anchors is None else [[pair] for pair in zip(texts, rows.anchors, strict=True)]
 
 
 def seeds_column(rows: Rows) -> Column:
@@ -98,9 +76,11 @@ def average_column(rows: Rows) -> Column:
     return score_column(rows, "Average", "scores.average", ranked=True, hint=hint)
 
 
-def score_column(rows: Rows, head: str, path: str, form: str = ".2f", **options: Any) -> Column:
-    """Means and deviations over seeds."""
-    return Column(head, rows.over(path), form, rows.over(path, "std"), **options)
+def score_column(
+    rows: Rows, head: str, numbers: str | pd.Series, form: str = ".2f", **options: Any
+) -> Column:
+    """Means and deviations over seeds of a number of each run."""
+    return Column(head, rows.over(numbers), form, rows.over(numbers, "std"), **options)
 
 
 def gain_column(rows: Rows) -> Column:
@@ -115,37 +95,48 @@ def time_column(rows: Rows) -> Column:
     return score_column(rows, "ms per image", "cost.ms_an_image", ",.2f", hint="in predict")
 
 
-def paper_column(values: Sequence[Value | None], hints: Sequence[str | None] | None = None) -> Column:
+def calibration_column(rows: Rows) -> Column:
+    """The calibration error in percent."""
+    hint = "expected calibration error, 15 bins"
+    return score_column(rows, "Calibration error, %", "scores.calibration_error", hint=hint)
+
+
+def paper_column(
+    values: Sequence[Value | None], hints: Sequence[str | None] | None = None, head: str = "Paper"
+) -> Column:
     """Numbers of the paper's, as they are printed."""
     return Column(
-        "Paper",
+        head,
         [None if value is None else value.mean for value in values],
         spread=[None if value is None else value.deviation for value in values],
-        texts=["" if value is None else str(value) for value in values],
+        texts=[None if value is None else str(value) for value in values],
         aside=True,
         hint="the average that the paper reports",
         hints=hints,
     )
 
 
-def _difference_column(
-    means: Sequence[float | None],
-    deviations: Sequence[float | None],
-    seeds: Sequence[int],
-    values: Sequence[Value | None],
-    hints: Sequence[str | None] | None = None,
-) -> Column:
-    """Measured minus printed, marked if it goes beyond the deviations."""
-    points, marked = [], []
-    for mean, deviation, count, value in zip(means, deviations, seeds, values, strict=True):
-        known = mean is not None and value is not None
-        points.append(mean - value.mean if known else None)  # type: ignore[operator, union-attr]
-        marked.append(known and differs(mean, deviation, count, value))  # type: ignore[arg-type]
-    shown = [
-        RULE if mark else other for mark, other in zip(marked, hints or [None] * len(marked), strict=True)
+def _beside(rows: Rows, path: str, printed: Sequence[Value | None]) -> pd.DataFrame:
+    """Measured numbers and the paper's, and whether they differ by more than the deviations explain."""
+    found = pd.DataFrame({"measured": rows.over(path), "deviation": rows.over(path, "std")})
+    found["paper"] = pd.Series([value and value.mean for value in printed], dtype=float)
+    found["paper_deviation"] = pd.Series([value and value.deviation for value in printed], dtype=float)
+    found["difference"] = found["measured"] - found["paper"]
+    found["beyond_deviation"] = [
+        value and differs(mean, deviation, len(seeds), value)
+        for mean, deviation, seeds, value in zip(
+            found["measured"], found["deviation"], rows.seeds, printed, strict=True
+        )
     ]
+    return found
+
+
+def _difference_column(found: pd.DataFrame, reasons: Sequence[str | None]) -> Column:
+    """Measured minus printed; on a page each says why it is marked, or why it is missing."""
+    marked = [bool(beyond) for beyond in found["beyond_deviation"]]
+    hints = [RULE if mark else reason for mark, reason in zip(marked, reasons, strict=True)]
     hint = "measured minus the paper's"
-    return Column("Difference", points, "+z.2f", marked=marked, hint=hint, hints=shown)
+    return Column("Difference", found["difference"], "+z.2f", marked=marked, hint=hint, hints=hints)
 
 
 def source(values: Mapping[str, Value], reason: str | None) -> str | None:
@@ -172,38 +163,19 @@ def _paper_notes(rows: Rows, printed: Sequence[tuple[dict[str, Value], str | Non
     return notes
 
 
-# -- records ------------------------------------------------------------------------------------------------
+def _numbers(rows: Rows, **columns: Any) -> pd.DataFrame:
+    """What each row is of, and these numbers of it."""
+    names = ("data", "model", "protocol", "method", "label")
+    table = pd.DataFrame({name: pd.Series(rows.facts(name), dtype=object) for name in names})
+    overrides = [" ".join(f"{key}={value}" for key, value in one["overrides"].items()) for one in rows.firsts]
+    counts = [len(seeds) for seeds in rows.seeds]
+    return table.assign(overrides=overrides, batch=rows.facts("batch"), seeds=counts, **columns)
 
 
-def _facts(result: Result, seeds: Sequence[int]) -> dict[str, Any]:
-    """The part of a record that says what was measured."""
-    experiment = result["experiment"]
-    return {
-        **{name: experiment[name] for name in ("data", "model", "protocol", "method", "label")},
-        "overrides": " ".join(f"{name}={value}" for name, value in result["overrides"].items()),
-        "batch": experiment["batch"],
-        "seeds": len(seeds),
-    }
-
-
-def _records(rows: Rows, **columns: Sequence[Any]) -> list[dict[str, Any]]:
-    facts = [_facts(*pair) for pair in zip(rows.firsts, rows.seeds, strict=True)]
-    return [
-        {**fact, **{name: values[place] for name, values in columns.items()}}
-        for place, fact in enumerate(facts)
-    ]
-
-
-def _beside(mean: float, deviation: float | None, seeds: int, printed: Value | None) -> dict[str, Any]:
-    """The part of a record with a measured number and the paper's."""
-    return {
-        "measured": mean,
-        "deviation": deviation,
-        "paper": printed and printed.mean,
-        "paper_deviation": printed and printed.deviation,
-        "difference": printed and mean - printed.mean,
-        "beyond_deviation": printed and differs(mean, deviation, seeds, printed),
-    }
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Its rows in plain values, for programs."""
+    found: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return found
 
 
 # -- accuracy -----------------------------------------------------------------------------------------------
@@ -211,50 +183,28 @@ def _beside(mean: float, deviation: float | None, seeds: int, printed: Value | N
 
 def accuracy_table(rows: Rows) -> Table:
     """The paper's layout: one row per method, one column per domain, and the paper's row below each."""
-    paths = {**{name: f"scores.domains.{name}" for name in rows.domains}, "average": "scores.average"}
-    means = {name: rows.over(path) for name, path in paths.items()}
-    deviations = {name: rows.over(path, "std") for name, path in paths.items()}
     printed = [paper.beside(first) for first in rows.firsts]
-    lines = [  # the row, and whether it is the paper's
-        (row, its) for row in range(len(rows)) for its in ((False, True) if printed[row][0] else (False,))
+    lines = [
+        (row, its) for row, (values, _) in enumerate(printed) for its in (False, True)[: 1 + bool(values)]
     ]
-    columns = [
-        Column("Method", ["  paper" if its else rows.names[row] for row, its in lines], WORDS),
-    ]
-    records = []
-    for name in paths:
-        values = [one.get(name) for one, _ in printed]
-        marked = [
-            mean is not None and value is not None and differs(mean, deviation, len(seeds), value)
-            for mean, deviation, seeds, value in zip(
-                means[name], deviations[name], rows.seeds, values, strict=True
-            )
-        ]
-        columns.append(
-            Column(
-                AVERAGE if name == "average" else _SHORT.get(name, name.replace("_", " ")),
-                [values[row] and values[row].mean if its else means[name][row] for row, its in lines],  # type: ignore[union-attr]
-                ".1f",
-                ranked=True,
-                marked=[marked[row] and not its for row, its in lines],
-            )
-        )
-    for row, (first, seeds, (values_of, reason)) in enumerate(
-        zip(rows.firsts, rows.seeds, printed, strict=True)
-    ):
-        for name in (*first["scores"]["domains"], "average"):
-            mean = means[name][row]
-            assert mean is not None
-            records.append(
-                {
-                    **_facts(first, seeds),
-                    "domain": name,
-                    **_beside(mean, deviations[name][row], len(seeds), values_of.get(name)),
-                    "without_paper": reason,
-                }
-            )
-    title = f"Accuracy in %: {rows.setting}"
-    return Table(title, columns, _paper_notes(rows, printed), records, aside=[its for _, its in lines])
+    columns = [Column("Method", ["  paper" if its else rows.names[row] for row, its in lines], WORDS)]
+    parts = []
+    for name in (*rows.domains, "average"):
+        path = "scores.average" if name == "average" else f"scores.domains.{name}"
+        found = _beside(rows, path, [values.get(name) for values, _ in printed])
+        shown = [found["paper" if its else "measured"][row] for row, its in lines]
+        marked = [bool(found["beyond_deviation"][row]) and not its for row, its in lines]
+        head = _SHORT.get(name, name.replace("_", " "))
+        columns.append(Column(head, shown, ".1f", ranked=True, marked=marked))
+        reasons = [reason for _, reason in printed]
+        parts.append(_numbers(rows, domain=name, **found, without_paper=reasons).dropna(subset="measured"))
+    return Table(
+        f"Accuracy in %: {rows.setting}",
+        columns,
+        _paper_notes(rows, printed),
+        _records(pd.concat(parts).sort_index(kind="stable")),
+        aside=[its for _, its in lines],
+    )
 
 
 def averages_table(rows: Rows, *, with_domains: bool = False) -> Table:
@@ -265,16 +215,14 @@ def averages_table(rows: Rows, *, with_domains: bool = False) -> Table:
         with_domains: Add a column per domain.
     """
     printed = [paper.beside(first) for first in rows.firsts]
-    values = [one.get("average") for one, _ in printed]
-    means, deviations = rows.over("scores.average"), rows.over("scores.average", "std")
-    counts = [len(seeds) for seeds in rows.seeds]
-    reasons = [reason for _, reason in printed]
+    values, reasons = [one.get("average") for one, _ in printed], [reason for _, reason in printed]
+    found = _beside(rows, "scores.average", values)
     columns = [
         name_column(rows),
         average_column(rows),
         gain_column(rows),
         paper_column(values, [source(*one) for one in printed]),
-        _difference_column(means, deviations, counts, values, reasons),
+        _difference_column(found, reasons),
         seeds_column(rows),
     ]
     if with_domains:
@@ -282,10 +230,9 @@ def averages_table(rows: Rows, *, with_domains: bool = False) -> Table:
             score_column(rows, name.replace("_", " "), f"scores.domains.{name}", ".1f", ranked=True)
             for name in rows.domains
         ]
-    sides = [_beside(*one) for one in zip(means, deviations, counts, values, strict=True)]  # type: ignore[arg-type]
-    records = _records(
+    numbers = _numbers(
         rows,
-        **{name: [side[name] for side in sides] for name in sides[0]},
+        **found,
         zero_shot=rows.over("scores.zero_shot.average"),
         gain=rows.over("scores.difference.points"),
         gain_margin=rows.over("scores.difference.margin"),
@@ -293,18 +240,17 @@ def averages_table(rows: Rows, *, with_domains: bool = False) -> Table:
     )
     title = f"Averages over domains: {rows.setting}"
     notes = [*_paper_notes(rows, printed), _SPREAD_NOTE]
-    return Table(title, columns, notes, records, methods=rows.names).trimmed()
+    return Table(title, columns, notes, _records(numbers), methods=rows.names).trimmed()
 
 
 def summary_table(rows: Rows) -> Table:
     """What a command shows of its own runs: one row per method."""
-    counts = {name: rows.over(f"scores.changes.{name}") for name in ("repaired", "broken")}
     columns = [
         name_column(rows),
         average_column(rows),
         gain_column(rows),
-        *(Column(name.capitalize(), values, ",.0f") for name, values in counts.items()),
-        _calibration_column(rows),
+        *(Column(name.capitalize(), rows.over(f"scores.changes.{name}"), ",.0f") for name in _CHANGES[1:3]),
+        calibration_column(rows),
         time_column(rows),
         seeds_column(rows),
     ]
@@ -317,19 +263,19 @@ def summary_table(rows: Rows) -> Table:
 def ranking_table(rows: Rows) -> Table:
     """Tests over seeds, mean ranks, worst domains, the end of the stream, time."""
     averages = rows.over("scores.average")
-    best = max(range(len(rows)), key=lambda row: averages[row] or 0.0)
-    scores = [
-        dict(zip(*pair, strict=True)) for pair in zip(rows.seeds, rows.each("scores.average"), strict=True)
-    ]
-    behind = [
-        [] if row == best else [own[seed] - scores[best][seed] for seed in own if seed in scores[best]]
-        for row, own in enumerate(scores)
-    ]
-    gains, gain_ps = _verdicts(rows.each("scores.difference.points"))
-    lags, lag_ps = _verdicts(behind)
+    best = int(averages.fillna(0).idxmax())
+    scores, above = (
+        rows.runs.pivot(index="experiment.seed", columns="row", values=f"scores.{path}").astype(float)
+        for path in ("average", "difference.points")
+    )
+    gains, gain_ps = _tested(above)
+    lags, lag_ps = _tested(scores.sub(scores[best], axis="index"))
     than_best = [_verdict(*pair, "better", "tie", "worse") for pair in zip(lags, lag_ps, strict=True)]
     if len(rows) > 1:
         than_best[best] = "best"
+    than_zero_shot = [
+        _verdict(*pair, "better", "no different", "worse") for pair in zip(gains, gain_ps, strict=True)
+    ]
     ranks = mean_ranks(
         [
             {
@@ -340,36 +286,24 @@ def ranking_table(rows: Rows) -> Table:
             for group in rows.groups
         ]
     )
-    domains = {name: rows.over(f"scores.domains.{name}") for name in rows.domains}
-    worst = [
-        min(
-            ((value, name) for name, values in domains.items() if (value := values[row]) is not None),
-            key=lambda pair: pair[0],  # the first of equal ones
-        )
-        for row in range(len(rows))
-    ]
+    domains = pd.DataFrame({name: rows.over(f"scores.domains.{name}") for name in rows.domains})
+    lowest, where = domains.min(axis="columns"), domains.idxmin(axis="columns")
     # one seed has no worst: its average says it already
-    worst_seeds = [worst_tenth(values) if len(values) > 1 else None for values in rows.each("scores.average")]
+    worst_seeds = [
+        worst_tenth(scores[row].dropna().tolist()) if len(seeds) > 1 else None
+        for row, seeds in enumerate(rows.seeds)
+    ]
     columns = [
         name_column(rows),
         average_column(rows),
-        Column(
-            "Than zero-shot",
-            gain_ps,
-            WORDS,
-            texts=[
-                _verdict(*pair, "better", "no different", "worse")
-                for pair in zip(gains, gain_ps, strict=True)
-            ],
-            hint="tested over seeds",
-        ),
+        Column("Than zero-shot", gain_ps, WORDS, texts=than_zero_shot, hint="tested over seeds"),
         Column("Than the best", lag_ps, WORDS, texts=than_best, hint="tested over seeds in common"),
         Column("Mean rank", ranks, hint="over domains and seeds"),
         Column(
             "Worst domain",
-            [value for value, _ in worst],
+            lowest,
             WORDS,
-            texts=[f"{value:.2f} {name}" for value, name in worst],
+            texts=[f"{value:.2f} {name}" for value, name in zip(lowest, where, strict=True)],
         ),
         Column("Worst seed", worst_seeds, hint="the mean of the worst tenth of seeds, at least one"),
         score_column(rows, "Last tenth", "scores.tail.last"),
@@ -377,12 +311,12 @@ def ranking_table(rows: Rows) -> Table:
         time_column(rows),
         seeds_column(rows),
     ]
-    records = _records(
+    numbers = _numbers(
         rows,
         average=averages,
         best=[row == best for row in range(len(rows))],
-        worst_domain=[name for _, name in worst],
-        worst_domain_accuracy=[value for value, _ in worst],
+        worst_domain=where,
+        worst_domain_accuracy=lowest,
         worst_seeds=worst_seeds,
         last_tenth=rows.over("scores.tail.last"),
         worst_windows=rows.over("scores.tail.worst"),
@@ -393,16 +327,17 @@ def ranking_table(rows: Rows) -> Table:
         behind_best_p=lag_ps,
         mean_rank=ranks,
     )
-    return Table(f"Who wins: {rows.setting}", columns, [_RANKING_NOTE], records).trimmed()
+    return Table(f"Who wins: {rows.setting}", columns, [_RANKING_NOTE], _records(numbers)).trimmed()
 
 
-def _verdicts(differences: Sequence[Sequence[float]]) -> tuple[list[float], list[float | None]]:
-    """Mean differences and p-values that allow for the number of rows that are tested.
+def _tested(differences: pd.DataFrame) -> tuple[list[float], list[float | None]]:
+    """The mean difference of each row over its seeds, and p-values that allow for the number of tests.
 
     A row that is never different is not tested.
     """
-    adjusted = holm([paired_p(values) if any(values) else None for values in differences])
-    return [fmean(values) if values else 0.0 for values in differences], adjusted
+    rows = [differences[row].dropna().tolist() for row in differences]
+    adjusted = holm([paired_p(values) if any(values) else None for values in rows])
+    return [fmean(values) if values else 0.0 for values in rows], adjusted
 
 
 def _verdict(points: float, p: float | None, better: str, same: str, worse: str) -> str:
@@ -415,109 +350,102 @@ def _verdict(points: float, p: float | None, better: str, same: str, worse: str)
 
 # -- cost ---------------------------------------------------------------------------------------------------
 
+_Part = tuple[list[Column], list[str], pd.DataFrame]  # columns, notes, and the numbers of each row
+
 
 def time_table(rows: Rows) -> Table:
     """Milliseconds per image, also as multiples of one forward pass, with the paper's."""
-    columns, notes, records = _time(rows)
-    hardware = ", ".join(sorted({str(record["hardware"]) for record in records}))
+    columns, notes, numbers = _time(rows)
+    hardware = ", ".join(sorted(set(numbers["hardware"])))
     note = f"Measured on {hardware}: the time of predictions, without reading and preprocessing."
-    return Table(f"Time: {rows.setting}", [name_column(rows), *columns], [note, *notes], records).trimmed()
+    columns = [name_column(rows), *columns]
+    return Table(f"Time: {rows.setting}", columns, [note, *notes], _records(numbers)).trimmed()
 
 
 def memory_table(rows: Rows) -> Table:
     """Peaks of memory, and the most that a method keeps of the stream, with the paper's."""
-    columns, notes, records = _memory(rows)
+    columns, notes, numbers = _memory(rows)
     note = (
         "Memory is in MiB, the largest of all seeds. Kept: the most that a method ever stores of the stream."
     )
-    return Table(f"Memory: {rows.setting}", [name_column(rows), *columns], [note, *notes], records).trimmed()
+    columns = [name_column(rows), *columns]
+    return Table(f"Memory: {rows.setting}", columns, [note, *notes], _records(numbers)).trimmed()
 
 
 def cost_table(rows: Rows) -> Table:
     """Time and memory in one table, with the seconds of each stage of a run."""
-    times, time_notes, _ = _time(rows)
+    times, time_notes, numbers = _time(rows)
     memory, memory_notes, _ = _memory(rows)
     stages = [
-        Column(f"{name.replace('_', ' ')}, s", values, ",.1f", hint="seconds of a whole run")
-        for name, values in stage_seconds(rows).items()
+        Column(f"{name.replace('_', ' ')}, s", seconds, ",.1f", hint="seconds of a whole run")
+        for name, seconds in stage_seconds(rows).items()
     ]
-    columns = [
-        name_column(rows),
-        *times,
-        *memory,
-        *stages,
-        Column("Batch", rows.facts("batch"), "d"),
-        Column("Hardware", [_hardware(group) for group in rows.groups], WORDS),
-    ]
+    others = [Column("Batch", rows.facts("batch"), "d"), Column("Hardware", list(numbers["hardware"]), WORDS)]
     note = (
         "Means over seeds; memory is in MiB, the largest of all seeds. Times on different hardware do not "
         "compare."
     )
-    notes = [note, *time_notes, *memory_notes]
+    columns, notes = (
+        [name_column(rows), *times, *memory, *stages, *others],
+        [note, *time_notes, *memory_notes],
+    )
     return Table(f"Time and memory: {rows.setting}", columns, notes, methods=rows.names).trimmed()
 
 
-def stage_seconds(rows: Rows) -> dict[str, list[float | None]]:
+def stage_seconds(rows: Rows) -> pd.DataFrame:
     """Seconds of each stage, averaged over runs, by row."""
     names = dict.fromkeys(name for one in rows.firsts for name in one["cost"].get("seconds") or {})
-    return {name: rows.over(f"cost.seconds.{name}") for name in names}
+    return pd.DataFrame({name: rows.over(f"cost.seconds.{name}") for name in names}, range(len(rows)))
 
 
-def _time(rows: Rows) -> tuple[list[Column], list[str], list[dict[str, Any]]]:
-    means, methods = rows.over("cost.ms_an_image"), rows.facts("method")
-    base = next((means[methods.index(name)] for name in REFERENCES[:2] if name in methods), None)
-    spent = [_paper_seconds(first) for first in rows.firsts]
-    images, one_pass = paper.SETTINGS["cifar100c"].images, paper.seconds("clip")
-    passes = [first["cost"]["passes"] or {} for first in rows.firsts]
-    counts = [(one.get("forward"), one.get("backward")) for one in passes]
-    records = _records(
+def _time(rows: Rows) -> _Part:
+    ms, methods = rows.over("cost.ms_an_image"), rows.facts("method")
+    base = next((ms[methods.index(name)] for name in REFERENCES[:2] if name in methods), float("nan"))
+    spent = pd.Series([_paper_seconds(first) for first in rows.firsts], dtype=float)
+    one_pass = paper.seconds("clip")
+    passes = [rows.over(f"cost.passes.{way}") for way in ("forward", "backward")]
+    numbers = _numbers(
         rows,
         hardware=[_hardware(group) for group in rows.groups],
-        ms_an_image=means,
-        times_zero_shot=[None if not base or mean is None else mean / base for mean in means],
-        forward_passes=[forward for forward, _ in counts],
-        backward_passes=[backward for _, backward in counts],
-        paper_ms_an_image=[time and 1000 * time / images for time in spent],
-        paper_times_zero_shot=[time and one_pass and time / one_pass for time in spent],
+        ms_an_image=ms,
+        times_zero_shot=ms / base,
+        forward_passes=passes[0],
+        backward_passes=passes[1],
+        paper_ms_an_image=1000 * spent / paper.SETTINGS["cifar100c"].images,
+        paper_times_zero_shot=spent / one_pass,
     )
-    shown = ["" if None in pair else " / ".join(f"{count:g}" for count in pair) for pair in counts]
+    counted = passes[0].map("{:g}".format) + " / " + passes[1].map("{:g}".format)
+    counted = counted.where(passes[0].notna() & passes[1].notna(), "")
     hint = "forward and backward passes of the encoder per image"
     columns = [
         time_column(rows),
-        _of(records, "times_zero_shot", "x zero-shot", ",.1f"),
-        Column("Passes (F / B)", shown, WORDS, hint=hint),
-        _of(records, "paper_ms_an_image", "Paper, ms", ",.2f"),
-        _of(records, "paper_times_zero_shot", "Paper, x zero-shot", ",.1f"),
+        Column("x zero-shot", numbers["times_zero_shot"], ",.1f"),
+        Column("Passes (F / B)", counted, WORDS, hint=hint),
+        Column("Paper, ms", numbers["paper_ms_an_image"], ",.2f"),
+        Column("Paper, x zero-shot", numbers["paper_times_zero_shot"], ",.1f"),
     ]
     note = "The paper's times: one V100, data loading included."
-    return columns, [note] if any(spent) else [], records
+    return columns, [note] if spent.any() else [], numbers
 
 
-def _memory(rows: Rows) -> tuple[list[Column], list[str], list[dict[str, Any]]]:
-    def mib(name: str) -> list[float | None]:
-        return [count if count is None else count / _MIB for count in rows.over(f"cost.{name}", "max")]
-
-    peaks = [_paper_peak(first) for first in rows.firsts]
-    records = _records(
+def _memory(rows: Rows) -> _Part:
+    peaks = pd.Series([_paper_peak(first) for first in rows.firsts], dtype=float)
+    numbers = _numbers(
         rows,
         hardware=[_hardware(group) for group in rows.groups],
-        peak_device_mib=mib("peak_device_bytes"),
-        peak_host_mib=mib("peak_host_bytes"),
-        kept_mib=mib("memory_bytes"),
+        peak_device_mib=rows.over("cost.peak_device_bytes", "max") / _MIB,
+        peak_host_mib=rows.over("cost.peak_host_bytes", "max") / _MIB,
+        kept_mib=rows.over("cost.memory_bytes", "max") / _MIB,
         paper_peak_device_mib=peaks,
     )
     columns = [
-        _of(records, "peak_device_mib", "Peak, device", ",.0f"),
-        _of(records, "peak_host_mib", "Peak, host", ",.0f"),
-        _of(records, "kept_mib", "Kept", ",.1f", hint="what the method stores of the stream"),
-        _of(records, "paper_peak_device_mib", "Paper, device", ",.0f"),
+        Column("Peak, device", numbers["peak_device_mib"], ",.0f"),
+        Column("Peak, host", numbers["peak_host_mib"], ",.0f"),
+        Column("Kept", numbers["kept_mib"], ",.1f", hint="what the method stores of the stream"),
+        Column("Paper, device", peaks, ",.0f"),
     ]
     note = "The paper's memory: Table 7, or the page of the published code; fp16."
-    return columns, [note] if any(peaks) else [], records
-
-
-def _of(records: Sequence[Mapping[str, Any]], name: str, head: str, form: str, **options: Any) -> Column:
-    return Column(head, [record[name] for record in records], form, **options)
+    return columns, [note] if peaks.any() else [], numbers
 
 
 def _hardware(group: Sequence[Result]) -> str:
@@ -527,38 +455,35 @@ def _hardware(group: Sequence[Result]) -> str:
 
 
 def _placement(result: Result) -> str | None:
-    """The name of its row in Table 7, if it is the paper's experiment on CIFAR-100-C, or a part of it."""
-    experiment = result["experiment"]
+    """The name of its row in Table 7, if the paper ran it; a part of the stream is enough, per image."""
+    experiment, setting = result["experiment"], paper.SETTINGS.get(result["experiment"]["data"])
+    if (
+        setting is None
+        or paper.architecture(experiment["model"]) != setting.model
+        or experiment["batch"] != setting.batch
+        or experiment["label"] is not None
+        or paper.other_parameters(experiment, frozenset({"placement"})) is not None
+    ):
+        return None
     method = str(experiment["method"])
     return str(parameters(result)["placement"]) if method == "ramen" else method
 
 
 def _paper_seconds(result: Result) -> float | None:
-    if result["experiment"]["data"] != "cifar100c" or not _is_papers_experiment(result):
+    place, experiment = _placement(result), result["experiment"]
+    if place is None or experiment["data"] != "cifar100c":
         return None
-    return paper.seconds(result["experiment"]["method"], _placement(result))
+    return paper.seconds(experiment["method"], place)
 
 
 def _paper_peak(result: Result) -> float | None:
-    data = result["experiment"]["data"]
-    if not _is_papers_experiment(result):
+    place, data = _placement(result), result["experiment"]["data"]
+    if place is None:
         return None
-    found = paper.values("mib", data).get(str(_placement(result)))
-    if found is None and result["experiment"]["method"] == "ramen" and _placement(result) == "encoder":
+    found = paper.values("mib", data).get(place)
+    if found is None and place == "encoder":
         found = paper.values("peak", data).get("")
     return None if found is None else found.mean
-
-
-def _is_papers_experiment(result: Result) -> bool:
-    """Whether the paper ran it; a part of the stream is enough, as cost is reported per image."""
-    experiment, setting = result["experiment"], paper.SETTINGS.get(result["experiment"]["data"])
-    return (
-        setting is not None
-        and paper.architecture(experiment["model"]) == setting.model
-        and experiment["batch"] == setting.batch
-        and experiment["label"] is None
-        and paper.other_parameters(experiment, frozenset({"placement"})) is None
-    )
 
 
 # -- changed answers ----------------------------------------------------------------------------------------
@@ -566,61 +491,39 @@ def _is_papers_experiment(result: Result) -> bool:
 
 def changes_table(rows: Rows) -> Table:
     """Repaired and broken answers in percent of the images, balanced accuracy, and how sure the runs were."""
-    shares = {kind: change_shares(rows, kind) for kind in ("repaired", "broken")}
-    net = [
-        [up - down for up, down in zip(*pair, strict=True)]
-        for pair in zip(shares["repaired"], shares["broken"], strict=True)
-    ]
-    means = {kind: [fmean(values) for values in found] for kind, found in shares.items()}
-    ratios = [up / down if down else None for up, down in zip(*means.values(), strict=True)]
-    counts = {kind: [sum(values) for values in rows.each(f"scores.changes.{kind}")] for kind in _CHANGES}
-    refused = [0 if None in values else sum(values) for values in rows.each("scores.refused")]
+    counts = pd.DataFrame({kind: rows.over(f"scores.changes.{kind}", "sum") for kind in _CHANGES}).astype(int)
+    repaired, broken = (change_shares(rows, kind) for kind in ("repaired", "broken"))
+    refused = rows.over("scores.refused", "sum").fillna(0).astype(int)
+    right, wrong = rows.over(repaired), rows.over(broken)
+    right_hint = "of all images: zero-shot is wrong, the method is right"
+    wrong_hint = "of all images: zero-shot is right, the method is wrong"
+    zero_shot = "scores.zero_shot.calibration_error"
     columns = [
         name_column(rows),
-        Column("Images", [sum(parts) for parts in zip(*counts.values(), strict=True)], ",d"),
-        _over("Repaired, %", shares["repaired"], "of all images: zero-shot is wrong, the method is right"),
-        _over("Broken, %", shares["broken"], "of all images: zero-shot is right, the method is wrong"),
-        _over("Net, %", net, None, "+z.2f"),
-        Column("Repaired / broken", ratios),
+        Column("Images", counts.sum(axis="columns"), ",d"),
+        score_column(rows, "Repaired, %", repaired, hint=right_hint),
+        score_column(rows, "Broken, %", broken, hint=wrong_hint),
+        score_column(rows, "Net, %", repaired - broken, "+z.2f"),
+        Column("Repaired / broken", right / wrong.where(wrong != 0)),
         score_column(rows, "Balanced accuracy, %", "scores.balanced", hint="the mean over classes"),
-        _calibration_column(rows),
-        score_column(
-            rows,
-            "Zero-shot's, %",
-            "scores.zero_shot.calibration_error",
-            hint="zero-shot's calibration error",
-        ),
+        calibration_column(rows),
+        score_column(rows, "Zero-shot's, %", zero_shot, hint="zero-shot's calibration error"),
         *(
             score_column(rows, head, f"scores.{key}", missing="\N{EN DASH}", hint=hint)
             for key, (head, hint) in _CERTAINTY.items()
         ),
         Column("Refused", refused, ",d"),
     ]
-    known = {key: values for key in _CERTAINTY if any(values := rows.over(f"scores.{key}"))}
-    records = _records(rows, **counts, refused=refused, **known)
+    known = {key: found for key in _CERTAINTY if (found := rows.over(f"scores.{key}")).any()}
+    records = _records(_numbers(rows, **counts, refused=refused, **known))
     title = f"Changed answers: {rows.setting}"
     return Table(title, columns, [_CHANGES_NOTE], records, methods=rows.names).trimmed()
 
 
-def change_shares(rows: Rows, kind: str) -> list[list[float]]:
+def change_shares(rows: Rows, kind: str) -> pd.Series:
     """Repaired or broken images of each run, in percent of its images."""
-    return [
-        [
-            100 * run["scores"]["changes"][kind] / max(1, sum(run["scores"]["changes"].values()))
-            for run in group
-        ]
-        for group in rows.groups
-    ]
-
-
-def _over(head: str, values: Sequence[Sequence[float]], hint: str | None, form: str = ".2f") -> Column:
-    spread = [stdev(one) if len(one) > 1 else None for one in values]
-    return Column(head, [fmean(one) for one in values], form, spread, hint=hint)
-
-
-def _calibration_column(rows: Rows) -> Column:
-    hint = "expected calibration error, 15 bins"
-    return score_column(rows, "Calibration error, %", "scores.calibration_error", hint=hint)
+    counts = pd.DataFrame({name: rows.column(f"scores.changes.{name}") for name in _CHANGES})
+    return 100 * counts[kind] / counts.sum(axis="columns").clip(lower=1)
 
 
 # -- sweeps -------------------------------------------------------------------------------------------------
@@ -667,94 +570,73 @@ def sweep_of(rows: Rows, parameter: str, method: str = "ramen") -> Sweep:
         parameter: A parameter of the method, ``batch``, or a key of ``variations.VARIANTS``.
         method: The method whose parameter it is.
     """
-    own = [row for row, name in enumerate(rows.facts("method")) if name == method]
+    methods, averages = rows.facts("method"), rows.over("scores.average")
+    own = [row for row, name in enumerate(methods) if name == method]
     if not own:
         raise ValueError(f"results must hold runs of {method!r}, got none")
-    changed = VARIANTS[parameter].values() if parameter in VARIANTS else ({parameter: None},)
-    varied = frozenset(name for one in changed for name in one)
-    _require_alike(rows, own, varied)
-    printed, note = _reported([rows.firsts[row] for row in own], parameter, varied)
-    values = {row: _varied_value(rows.firsts[row], parameter, varied) for row in own}
+    variants = VARIANTS.get(parameter)
+    varied = frozenset(name for one in variants.values() for name in one) if variants else {parameter}
+    _require_alike(rows, own, frozenset(varied))
+    printed, note = _reported([rows.firsts[row] for row in own], parameter, frozenset(varied))
+    values = {row: _varied_value(rows.firsts[row], parameter, frozenset(varied)) for row in own}
     own.sort(key=lambda row: _place(values[row], parameter))
-    points = rows.only(own)
-    means, deviations = points.over("scores.average"), points.over("scores.average", "std")
-    made = [
+    deviations = rows.over("scores.average", "std")
+    points = [
         Point(
             values[row],
             f"{values[row]:g}" if isinstance(values[row], float) else str(values[row]),
-            means[place] or 0.0,
-            deviations[place],
-            len(points.seeds[place]),
+            averages[row],
+            None if pd.isna(deviations[row]) else deviations[row],
+            len(rows.seeds[row]),
             printed.get(values[row]),
         )
-        for place, row in enumerate(own)
+        for row in own
     ]
-    averages = rows.over("scores.average")
-    lines = {
-        row_title(first): average or 0.0
-        for first, average in zip(rows.firsts, averages, strict=True)
-        if first["experiment"]["method"] in REFERENCES and first["experiment"]["method"] != method
-    }
+    others = [row for row, name in enumerate(methods) if name in REFERENCES and name != method]
+    lines = {row_title(rows.firsts[row]): float(averages[row]) for row in others}
     first = rows.firsts[own[0]]["experiment"]
     facts = first["data"], first["model"], first["protocol"]
-    return Sweep(parameter, method, *facts, made, lines, note, points)
+    return Sweep(parameter, method, *facts, points, lines, note, rows.only(own))
 
 
 def sweep_table(sweep: Sweep) -> Table:
     """One row per point, then one per method that it is compared with."""
-    rows, points = sweep.rows, sweep.points
+    rows, points, lines = sweep.rows, sweep.points, sweep.lines
     assert rows is not None
-    blank = [None] * len(sweep.lines)
-    means = [point.mean for point in points]
-    deviations = [point.deviation for point in points]
-    counts = [point.seeds for point in points]
-    printed = [point.printed for point in points]
-    labels = [point.label for point in points]
-    parts = [
-        Column("Average", means, spread=deviations, ranked=True),
-        gain_column(rows),
-        paper_column(printed),
-        _difference_column(means, deviations, counts, printed),
-        time_column(rows),
-        seeds_column(rows),
+    labels, printed = [point.label for point in points], [point.printed for point in points]
+    values = [point.value if isinstance(point.value, int | float) else None for point in points]
+    form = WORDS if sweep.parameter in VARIANTS else "s"
+    found, blank = _beside(rows, "scores.average", printed), [None] * len(lines)
+    columns = [
+        Column(sweep.parameter, values, form, texts=labels, links=_links(rows, labels)).longer(
+            blank, [*lines]
+        ),
+        average_column(rows).longer([*lines.values()]),
+        *(
+            column.longer(blank)
+            for column in (
+                gain_column(rows),
+                paper_column(printed),
+                _difference_column(found, [None] * len(points)),
+                time_column(rows),
+                seeds_column(rows),
+            )
+        ),
     ]
-    names = Column(
-        sweep.parameter,
-        [*(one.value if isinstance(one.value, int | float) else None for one in points), *blank],
-        WORDS if sweep.parameter in VARIANTS else "s",
-        texts=[*labels, *sweep.lines],
-        links=None if rows.anchors is None else [*(links(rows, labels) or []), *([] for _ in blank)],
-    )
-    columns = [names, *(_longer(one, blank) for one in parts)]
-    columns[1] = _longer(parts[0], list(sweep.lines.values()))
     notes = [_MARK_NOTE] if any(printed) else []
     notes += [sweep.note] if sweep.note else []
-    facts = {name: getattr(sweep, name) for name in ("data", "model", "protocol", "method", "parameter")}
-    records: list[dict[str, Any]] = []
-    for point in points:
-        side = _beside(point.mean, point.deviation, point.seeds, point.printed)
-        kept = ("measured", "deviation", "paper", "paper_deviation", "beyond_deviation")
-        records.append(
-            {**facts, "value": point.value, "seeds": point.seeds, **{name: side[name] for name in kept}}
-        )
-    records += [{**facts, "method": title, "measured": mean} for title, mean in sweep.lines.items()]
-    aside = [False] * len(points) + [True] * len(blank)
-    methods = [paper.title(sweep.method)] * len(points) + list(sweep.lines)
-    return Table(sweep.title, columns, notes, records, aside, methods).trimmed()
-
-
-def _longer(column: Column, values: Sequence[Any]) -> Column:
-    """A column with these values below its own."""
-    blank: list[Any] = [None] * len(values)
-    return replace(
-        column,
-        values=[*column.values, *values],
-        spread=None if column.spread is None else [*column.spread, *blank],
-        texts=None if column.texts is None else [*column.texts, *("" for _ in blank)],
-        marked=None if column.marked is None else [*column.marked, *(False for _ in blank)],
-        hints=None if column.hints is None else [*column.hints, *blank],
-        links=None if column.links is None else [*column.links, *([] for _ in blank)],
+    names = ("data", "model", "protocol", "method", "parameter")
+    facts = {name: getattr(sweep, name) for name in names}
+    numbers = found.drop(columns="difference").assign(
+        value=pd.Series([point.value for point in points], dtype=object),
+        seeds=[point.seeds for point in points],
+        **facts,
     )
+    records = _records(numbers[[*names, "value", "seeds", *found.columns.drop("difference")]])
+    records += [{**facts, "method": title, "measured": mean} for title, mean in lines.items()]
+    aside = [False] * len(points) + [True] * len(lines)
+    methods = [paper.title(sweep.method)] * len(points) + list(lines)
+    return Table(sweep.title, columns, notes, records, aside, methods).trimmed()
 
 
 def _require_alike(rows: Rows, own: Sequence[int], varied: frozenset[str]) -> None:
