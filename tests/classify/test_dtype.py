@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from ramen.classify.output import journal_path
 from ramen.cli import app
-from ramen.state.headers import dtypes_below
+from ramen.state import dtypes_below
 from tests.helpers.drawing_files import write_drawings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ramen.cli import app
 from ramen.methods._method import Method
-from ramen.state.segments import LocalSegments
+from ramen.state.log import Log
 from tests.helpers.forked_processes import CONTEXT
 from tests.helpers.interrupts import take_interrupts
 
@@ -50,7 +50,7 @@ class ClassifyProcess:
         for stream in self._streams[1:]:
             stream.touch()  # read before the process has begun
         changes = [(_slow_down, (Method, "predict", batch_seconds))] if batch_seconds else []
-        changes += [(_slow_down, (LocalSegments, "append", state_seconds))] if state_seconds else []
+        changes += [(_slow_down, (Log, "append", state_seconds))] if state_seconds else []
         changes += [(_die_at, dies_at)] if dies_at is not None else []
         changes += [(_set_variables, (dict(environment),))] if environment else []
         given = ([command, *map(str, arguments)], folder, self._streams, changes)

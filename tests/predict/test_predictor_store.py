@@ -63,7 +63,7 @@ def test_a_disk_that_fills_up_costs_no_answer(tmp_path, monkeypatch):
 
     with ramen.Predictor(make(), tmp_path, batch_size=4) as predictor:
         with monkeypatch.context() as patch:
-            patch.setattr("ramen.state.segments.os.write", no_room)
+            patch.setattr("ramen.state.log.os.write", no_room)
             results = list(predictor.classify(IMAGES[:8]))
             with pytest.raises(OSError, match="No space left"):
                 predictor.flush()

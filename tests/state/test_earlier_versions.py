@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 import ramen
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.state import open_store
-from ramen.state.headers import dtypes_below
+from ramen.state import dtypes_below, open_store
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -2,7 +2,7 @@ import random
 
 import torch
 
-from ramen.state.records import Gap, Record, read_records, write_record
+from ramen.state.log import Gap, Record, read_records, write_record
 
 
 def made(count):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ramen.state import save_times
-from ramen.state.save_times import SaveTimes
+from ramen.state import SaveTimes
+from ramen.state import store as save_times
 
 
 class Clock:

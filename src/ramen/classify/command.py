@@ -133,7 +133,7 @@ class ClassifyRequest:
         """ValueError for what can be known to be wrong before a model is loaded."""
         from ramen.classify.output import check_output
         from ramen.models import prompts
-        from ramen.state.state_store import local_folder
+        from ramen.state import local_folder
 
         check_output(self.out)
         self.class_names()

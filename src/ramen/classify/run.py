@@ -28,7 +28,7 @@ from ramen.experiments.values import plain
 from ramen.methods._registry import create
 from ramen.models.names import load_classifier, recorded_name
 from ramen.predict.predictor import Predictor
-from ramen.state.headers import dtypes_below
+from ramen.state import dtypes_below
 from ramen.utils.checks import AUTO
 from ramen.utils.devices import bfloat16_unit
 from ramen.utils.signals import stop_on_signals

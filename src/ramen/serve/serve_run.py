@@ -20,8 +20,7 @@ from ramen.serve.http.app import FORMATS, create_app, log_to_stderr
 from ramen.serve.http.auth import TokenFile, check_access
 from ramen.serve.http.server import bind, run_server, url_of
 from ramen.serve.http.settings import HttpSettings
-from ramen.state.headers import dtypes_below
-from ramen.state.save_times import SaveTimes
+from ramen.state import SaveTimes, dtypes_below
 from ramen.utils import checks
 from ramen.utils.checks import AUTO
 from ramen.utils.files import private_files

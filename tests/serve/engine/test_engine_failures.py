@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_costs_no_answer(clf, tmp_path: Path, monkeypatch) -
     with engine(clf, state=str(tmp_path), save_every="batch") as where:
         ask(where, "a", 1)
         with monkeypatch.context() as patch:
-            patch.setattr("ramen.state.segments.os.write", no_room)
+            patch.setattr("ramen.state.log.os.write", no_room)
             assert all(ask(where, "a", seed)[0].result.adapted for seed in range(2, 6))
             with pytest.raises(ServerError, match="No space left"):
                 where.snapshot("a")

@@ -51,7 +51,7 @@ from ramen.serve.engine.stream import StreamFacts, StreamFolders
 from ramen.serve.engine.stream_cache import StreamCache, StreamMethods
 from ramen.serve.engine.streams import Streams
 from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
-from ramen.state.save_times import SaveTimes
+from ramen.state import SaveTimes
 from ramen.utils import checks
 
 _BATCHES_AHEAD = 4  # that may be decoded and wait

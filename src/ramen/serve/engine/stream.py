@@ -17,9 +17,7 @@ from ramen.client.operations import FeedbackCounts, InvalidRequestError, check_s
 from ramen.methods import Method
 from ramen.predict.answers import BatchAnswers
 from ramen.serve.engine.statistics import RecentAnswers
-from ramen.state import StateStore
-from ramen.state.headers import classes_in
-from ramen.state.state_store import local_folder
+from ramen.state import StateStore, classes_in, local_folder
 from ramen.utils.files import TemporaryFolder, atomic_write, make_folder
 
 _STREAMS = "streams"
