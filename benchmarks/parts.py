@@ -35,7 +35,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.classify.snapshot import mean_step
+from ramen.classify.export import mean_step
 from ramen.client.result import Result
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments import demo, provenance

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from ramen.classify.output import (
+    CsvRows,
+    JsonRows,
     OtherOutputError,
     check_output,
     journal_path,
     open_output,
     results_of,
 )
-from ramen.classify.views import CsvRows, JsonRows
 from ramen.utils.files import LockedError
 from tests.fakes.served_results import IDENTITY, answer, failure
 

@@ -5,7 +5,7 @@ import torch
 
 import ramen
 from ramen import testing
-from ramen.classify.snapshot import mean_step
+from ramen.classify.export import mean_step
 
 
 def test_equals_the_mean_of_the_weights_that_images_were_answered_with() -> None:

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from ramen.classify.output import open_output
-from ramen.classify.views import COLUMNS, CsvRows, JsonRows, write_parquet
+from ramen.classify.output import COLUMNS, CsvRows, JsonRows, open_output, write_parquet
 from tests.fakes.served_results import CLASSES, IDENTITY, answer, failure
 
 NAMES = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramen.classify.files import original
-from ramen.classify.views import COLUMNS, CsvRows
+from ramen.classify.output import COLUMNS, CsvRows
 from ramen.client.result import Result
 
 _NUMBERS = ("probability", "zero_shot_probability", "entropy", "zero_shot_entropy")
@@ -17,19 +17,12 @@ _NUMBERS = ("probability", "zero_shot_probability", "entropy", "zero_shot_entrop
 
 @dataclass(frozen=True)
 class EarlierOutput:
-    """An output of version 0.2.
+    """An output of version 0.2."""
 
-    Attributes:
-        identity: What its results were made with.
-        runs: As its record has them.
-        results: All of them.
-        files: What is of no use once there is a journal.
-    """
-
-    identity: dict[str, Any]
-    runs: list[dict[str, Any]]
+    identity: dict[str, Any]  # what its results were made with
+    runs: list[dict[str, Any]]  # as its record has them
     results: list[Result]
-    files: Sequence[Path]
+    files: Sequence[Path]  # what is of no use once there is a journal
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """As a journal has them, after its head."""

@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from ramen.utils.commands import exit_on_error
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ramen.methods.ramen import Ramen
     from ramen.models.classifier import ZeroShotClassifier
 
 _BATCH = 32
@@ -81,7 +83,6 @@ def _snapshot(
 ) -> tuple["Tensor", str]:
     """The norm parameters, moved by the mean step for these images, and what that is."""
     from ramen.classify.files import Photos
-    from ramen.classify.snapshot import mean_step
     from ramen.experiments.values import overrides_by_method
     from ramen.methods._registry import create
     from ramen.methods.ramen import Ramen
@@ -91,6 +92,39 @@ def _snapshot(
     paths = Photos.from_arguments(photos, sys.stdin.buffer).find()
     step, count = mean_step(method, _batches(classifier, paths))
     return classifier.encoder.base + step, f"frozen snapshot, the mean step of {count} images"
+
+
+def mean_step(method: "Ramen", batches: Iterable["Tensor"]) -> tuple["Tensor", int]:
+    """The mean of the images' own steps ``(G,)``, and how many images it is of.
+
+    Ramen moves the norm parameters separately for each image. Their mean fits a stream on average, every
+    image alike. The images enter the method's memory, as if it had answered them.
+
+    Args:
+        method: Ramen, whose memory may be empty.
+        batches: Preprocessed images. Those whose pixels, embeddings or gradients are not finite do not count.
+    """
+    import torch
+
+    from ramen.methods._losses import entropy
+    from ramen.methods._passes import Pass, give
+    from ramen.utils.numerics import plain_numerics
+
+    classifier = method.classifier
+    base = classifier.encoder.base
+    total, count = torch.zeros_like(base, dtype=torch.float64), 0
+    with torch.no_grad(), plain_numerics():
+        for batch in batches:
+            images, usable, _ = method.receive(classifier.check_images(batch))
+            seen = give(classifier, Pass(images, base, entropy, each=True))
+            usable &= seen.embeddings.isfinite().all(1) & seen.gradient.isfinite().all(1)
+            step = method.learning(len(images), None, partial(method.step, seen, usable))
+            method.images_seen += len(images)
+            total += (step.affine[usable] - base).double().sum(0)
+            count += int(usable.sum())
+    if not count:
+        raise ValueError("batches must hold at least one image that can be used, got none")
+    return (total / count).to(base.dtype), count
 
 
 def _batches(classifier: "ZeroShotClassifier", paths: Sequence[str]) -> "Iterator[Tensor]":

@@ -49,17 +49,11 @@ def read_list(file: IO[bytes]) -> list[LiteralPath]:
 
 @dataclass(frozen=True)
 class Photos:
-    """What a command line names.
+    """What a command line names."""
 
-    Attributes:
-        named: Paths of files and folders, and patterns.
-        listed: What came on standard input.
-        outside: A folder whose files do not count, also if it is inside one that was named.
-    """
-
-    named: tuple[str, ...]
-    listed: tuple[LiteralPath, ...] = ()
-    outside: Path | None = None
+    named: tuple[str, ...]  # paths of files and folders, and patterns
+    listed: tuple[LiteralPath, ...] = ()  # what came on standard input
+    outside: Path | None = None  # a folder whose files do not count, also if it is inside one that was named
 
     @classmethod
     def from_arguments(

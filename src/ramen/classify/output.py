@@ -6,11 +6,13 @@ result, and one when the run ends. It is written before the view, and it alone i
 and JSON lines grow with it, a Parquet file is written when a run ends.
 """
 
+import csv
+import io
 import json
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,12 +21,19 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from ramen.classify import earlier
-from ramen.classify.views import FORMULAS, Rows, check_parquet, rows_of, write_parquet
+from ramen.classify.files import readable
 from ramen.client.result import Result
 from ramen.utils.files import atomic_write, file_lock
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+COLUMNS = (
+    *("file", "label", "probability", "zero_shot_label", "zero_shot_probability", "changed", "adapted"),
+    *("error", "entropy", "zero_shot_entropy", "support", "state_version"),
+)
+TOP = 5  # classes in a result
+FORMULAS = ("prefix", "keep")
+_ACTIVE = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins with one of these
+_PARQUET_ROWS = 20_000  # in memory at a time
 VERSION = 2  # of outputs; those of version 1 had no journal
 _NOTES = {"identity", "started", "seconds", "written"}  # lines of a journal that are no results
 _NAMES = {
@@ -43,27 +52,16 @@ class OtherOutputError(ValueError):
 
 @dataclass(frozen=True)
 class Identity:
-    """What all results in an output have in common.
+    """What all results in an output have in common."""
 
-    Attributes:
-        model: The model's name; two names for the same weights are the same model.
-        weights: A hash of its weights.
-        classes: Their names, in order.
-        templates: The prompt templates.
-        method: The method's name.
-        parameters: Those that were given; the method chooses the others.
-        orient: Whether images were turned as their EXIF data say.
-        dtype: Of the model's weights.
-    """
-
-    model: str
-    weights: str
+    model: str  # two names for the same weights are the same model
+    weights: str  # their hash
     classes: tuple[str, ...]
     templates: tuple[str, ...]
     method: str
-    parameters: Mapping[str, Any]
-    orient: bool
-    dtype: str
+    parameters: Mapping[str, Any]  # those that were given; the method chooses the others
+    orient: bool  # whether images were turned as their EXIF data say
+    dtype: str  # of the model's weights
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -81,40 +79,24 @@ class Identity:
 
 @dataclass
 class Run:
-    """One run of the command.
+    """One run of the command."""
 
-    Attributes:
-        started: When, in UTC.
-        state: Where what it learned is kept, if anywhere.
-        before: How many results were in the output.
-        seconds: How long it took; None while it runs, and for ever if it was killed.
-        files: How many results it has added.
-    """
-
-    started: str
-    state: str | None
-    before: int = 0
-    seconds: float | None = None
-    files: int = 0
+    started: str  # when, in UTC
+    state: str | None  # where what it learned is kept, if anywhere
+    before: int = 0  # how many results were in the output
+    seconds: float | None = None  # how long it took; None while it runs, and for ever if it was killed
+    files: int = 0  # how many results it has added
 
 
 @dataclass
 class Tally:
-    """What the results of an output add up to.
-
-    Attributes:
-        files: All results.
-        errors: Files without an answer.
-        changed: Answers whose label adaptation changed.
-        fallbacks: Answers that are zero-shot because adaptation could not use the image, or failed.
-        labels: How often each class was predicted.
-    """
+    """What results add up to."""
 
     files: int = 0
-    errors: int = 0
-    changed: int = 0
-    fallbacks: int = 0
-    labels: Counter[str] = field(default_factory=Counter)
+    errors: int = 0  # files without an answer
+    changed: int = 0  # answers whose label adaptation changed
+    fallbacks: int = 0  # answers that are zero-shot because adaptation could not use the image, or failed
+    labels: Counter[str] = field(default_factory=Counter)  # how often each class was predicted
 
     @property
     def answers(self) -> int:
@@ -178,6 +160,107 @@ def results_of(output: Path) -> Iterator[Result]:
     return (Result.from_dict(value) for value, _ in lines if value.keys().isdisjoint(_NOTES))
 
 
+# -- views: CSV for spreadsheets, JSON lines for programs, Parquet for tables ------------------------------
+
+
+class JsonRows:
+    """One JSON object per line, with everything that a result has."""
+
+    def header(self) -> bytes:
+        """What the file starts with: nothing."""
+        return b""
+
+    def encode(self, result: Result) -> bytes:
+        """A result's line."""
+        return json.dumps(as_plain(result), ensure_ascii=False).encode() + b"\n"
+
+
+class CsvRows:
+    """Columns for spreadsheets: ``COLUMNS``, then the second to fifth class with its probability.
+
+    Args:
+        classes: How many there are: with two classes there is no third one to write.
+        formulas: "prefix" writes an apostrophe before a text that a spreadsheet would compute, such as a file
+            whose name begins with "="; "keep" leaves it as it is.
+    """
+
+    def __init__(self, classes: int, formulas: str = FORMULAS[0]) -> None:
+        places = range(2, min(TOP, classes) + 1)
+        others = [name for place in places for name in (f"label_{place}", f"probability_{place}")]
+        self.columns = (*COLUMNS, *others)
+        self._is_prefixed = formulas == "prefix"
+
+    def header(self) -> bytes:
+        """The names of the columns."""
+        return self._line(self.columns)
+
+    def encode(self, result: Result) -> bytes:
+        """A line, or several if a name contains line breaks; numbers have six digits."""
+        values = as_plain(result)
+        top = [cell for entry in result.top[1:] for cell in entry]
+        return self._line([values[name] for name in COLUMNS] + top)
+
+    def _line(self, values: Sequence[Any]) -> bytes:
+        width = len(self.columns)
+        cells = [*map(self._cell, values[:width]), *[""] * (width - len(values))]
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\r\n").writerow(cells)  # so that either of both is quoted
+        return buffer.getvalue().removesuffix("\r\n").encode() + b"\n"
+
+    def _cell(self, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, str):
+            return f"'{value}" if self._is_prefixed and value.startswith(_ACTIVE) else value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def as_plain(result: Result) -> dict[str, Any]:
+    """A result by the names of ``COLUMNS``, and ``top``; every text can be written as UTF-8."""
+    values = result.to_dict()
+    values["file"] = readable(values.pop("key"))
+    values["error"] = None if result.error is None else readable(result.error)
+    values["changed"] = result.changed
+    return {name: values[name] for name in (*COLUMNS, "top")}
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "a .parquet output needs the package pyarrow: pip install 'ramen-tta[parquet]', "
+            "or write .csv or .jsonl"
+        ) from error
+    return pyarrow
+
+
+def write_parquet(path: Path, results: Iterable[Result]) -> None:
+    """Replace ``path`` by a file with these results, atomically."""
+    pyarrow = _pyarrow()
+    text, number, flag, whole = pyarrow.string(), pyarrow.float64(), pyarrow.bool_(), pyarrow.int64()
+    types = dict.fromkeys(COLUMNS, number)
+    types |= dict.fromkeys(("file", "label", "zero_shot_label", "error"), text)
+    types |= dict.fromkeys(("changed", "adapted"), flag) | dict.fromkeys(("support", "state_version"), whole)
+    types["top"] = pyarrow.list_(pyarrow.struct([("label", text), ("probability", number)]))
+    schema = pyarrow.schema(list(types.items()))
+    left = iter(results)
+    with atomic_write(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        while part := [_parquet_row(result) for result in islice(left, _PARQUET_ROWS)]:
+            writer.write_table(pyarrow.Table.from_pylist(part, schema=schema))
+
+
+def _parquet_row(result: Result) -> dict[str, Any]:
+    top = [{"label": label, "probability": probability} for label, probability in result.top]
+    return as_plain(result) | {"top": top}
+
+
+# -- an output --------------------------------------------------------------------------------------------
+
+
 class Output:
     """Results on disk, those of earlier runs included; ``open_output`` makes one.
 
@@ -203,7 +286,7 @@ class Output:
         self._run: Run | None = None
         self._changed = False  # since it was opened
         self._file = self._journal.open("ab", buffering=0)  # what was written survives the end of the process
-        self._rows: Rows | None = None  # of the view, if it grows
+        self._rows: CsvRows | JsonRows | None = None  # of the view, if it grows
         self._view: IO[bytes] | None = None
         self._syncs = ThreadPoolExecutor(1, thread_name_prefix="ramen-output") if state is not None else None
         self._sync: Future[None] | None = None  # of what was written last, in the background
@@ -250,13 +333,9 @@ class Output:
 
     def _rewrite(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
         """Replace the journal by one with the present head and those lines, and the view accordingly."""
+        lines = (value for value, _ in journal_lines(self.path) if "identity" not in value and keep(value))
         with atomic_write(self._journal) as file:
-            file.write(_line(self.head))
-            file.writelines(
-                _line(value)
-                for value, _ in journal_lines(self.path)
-                if "identity" not in value and keep(value)
-            )
+            file.writelines(map(_line, chain([self.head], lines)))
         self._file.close()
         self._file = self._journal.open("ab", buffering=0)
         self._read()
@@ -277,23 +356,25 @@ class Output:
             self._check_view()
         else:
             self._replace_view()
-        if self.head["formulas"] != formulas:
+        if self.head["formulas"] != formulas or (retry_failed and self.tally.errors):
             self.head["formulas"] = formulas
             self._rows = self._make_rows()
-            self._rewrite(lambda value: True)
-        if retry_failed and self.tally.errors:
-            self._rewrite(lambda value: value.get("error") is None)
+            self._rewrite(lambda value: not retry_failed or value.get("error") is None)
 
-    def _make_rows(self) -> Rows | None:
-        return rows_of(self.path, len(self.head["identity"]["classes"]), self.head["formulas"])
+    def _make_rows(self) -> "CsvRows | JsonRows | None":
+        """How the view grows; None for a file that cannot."""
+        if self.path.suffix.lower() == ".csv":
+            return CsvRows(len(self.head["identity"]["classes"]), self.head["formulas"])
+        return JsonRows() if self.path.suffix.lower() == ".jsonl" else None
 
     def _check_view(self) -> None:
         """Compare the file with what its rows must be, and add what a kill has left out."""
         if self._rows is None:
             return
         with self.path.open("r+b") as file:
-            for row in chain([self._rows.header()], map(self._rows.encode, self.results())):
-                there = file.read(len(row))
+            rows = filter(None, chain([self._rows.header()], map(self._rows.encode, self.results())))
+            for row in chain(rows, [b""]):  # nothing may follow
+                there = file.read(len(row) or 1)
                 if not row.startswith(there):
                     raise OtherOutputError(
                         f"{self.path} was changed by something else after {file.tell() - len(there):,} "
@@ -302,11 +383,6 @@ class Output:
                 if len(there) < len(row):
                     file.seek(0, os.SEEK_END)
                     file.write(row[len(there) :])
-            if file.read(1):
-                raise OtherOutputError(
-                    f"{self.path} has more than this command has written, so that nothing can be added to "
-                    f"it: {start_again(self.path)}"
-                )
         self._view = self.path.open("ab", buffering=0)
 
     def _replace_view(self) -> None:
@@ -448,6 +524,8 @@ def _write_journal(path: Path, identity: Mapping[str, Any], values: Iterable[Map
 
 def _carry_over(path: Path) -> bool:
     """Make the journal of an output of version 0.2; False if there is no output."""
+    from ramen.classify import earlier
+
     try:
         found = earlier.read(path)
     except ValueError as error:
@@ -471,7 +549,7 @@ def check_output(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"--out must be a file, got the folder {path}")
     if path.suffix.lower() == ".parquet":
-        check_parquet()
+        _pyarrow()
 
 
 def start_again(path: Path) -> str:

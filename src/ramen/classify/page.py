@@ -52,26 +52,18 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
 
 @dataclass(frozen=True)
 class PageSettings:
-    """What a page says about how its results were made.
+    """What a page says about how its results were made."""
 
-    Attributes:
-        output: The file with all results.
-        model: The model's name.
-        method: The method's name, as people write it.
-        classes: All class names.
-        facts: Further settings by name, each with its value in words.
-        parameters: Of the method, in words.
-        chosen: Why, for each parameter that the method chose itself.
-        decoding: How images are read, for the thumbnails.
-    """
-
-    output: Path
-    model: str
-    method: str
-    classes: Sequence[str]
+    output: Path  # the file with all results
+    model: str  # the model's name
+    method: str  # the method's name, as people write it
+    classes: Sequence[str]  # all class names
+    # Further settings by name, each with its value in words
     facts: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)  # of the method, in words
+    # Why, for each parameter that the method chose itself
     chosen: Mapping[str, str] = field(default_factory=dict)
+    # How images are read, for the thumbnails
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
 
@@ -199,23 +191,16 @@ class TimePart:
 
 @dataclass
 class ChangesSummary:
-    """All that a page shows.
+    """All that a page shows."""
 
-    Attributes:
-        per_part: How many answers each part of the time has; the last may have fewer.
-        tally: Of all results.
-        parts: The time.
-        transitions: How often each label became each other one.
-        changes: The changed results with the highest probabilities, the highest first.
-        failures: The first files that failed.
-    """
-
-    per_part: int
-    tally: Tally = field(default_factory=Tally)
-    parts: list[TimePart] = field(default_factory=list)
+    per_part: int  # how many answers each part of the time has; the last may have fewer
+    tally: Tally = field(default_factory=Tally)  # of all results
+    parts: list[TimePart] = field(default_factory=list)  # the time
+    # How often each label became each other one
     transitions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # The changed results with the highest probabilities, the highest first
     changes: list[Result] = field(default_factory=list)
-    failures: list[Result] = field(default_factory=list)
+    failures: list[Result] = field(default_factory=list)  # the first files that failed
 
     @classmethod
     def of(cls, results: Iterable[Result], answers: int, shown: int = SHOWN) -> "ChangesSummary":

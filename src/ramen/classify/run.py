@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -42,15 +43,10 @@ _MOST_WORKERS = 8
 
 @dataclass(frozen=True)
 class ClassifyReport:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        summary: Plain values, for JSON.
-        exit_code: 0, 3 if files failed, or that of the signal that stopped it.
-    """
-
-    summary: dict[str, Any]
-    exit_code: int
+    summary: dict[str, Any]  # plain values, for JSON
+    exit_code: int  # 0, 3 if files failed, or that of the signal that stopped it
 
 
 class Batches(Protocol):
@@ -64,7 +60,7 @@ class Batches(Protocol):
         """The results of one batch of sources after the other, in order."""
 
 
-class Answering(Protocol):
+class Answering(ABC):
     """What answers for files: a model in this process, or a service.
 
     Attributes:
@@ -75,24 +71,23 @@ class Answering(Protocol):
     identity: Identity
     state: str | None
 
+    @abstractmethod
     def open(self, files: int) -> AbstractContextManager[Batches]:
         """What classifies so many files, as long as a block lasts; a state is read now."""
 
     def forget_unlearned(self, output: Output) -> int:
         """Remove rows of a killed run that are to be made again, once the state is open; returns how many."""
+        return 0  # a service does not say which images it has learned
 
+    @abstractmethod
     def notes(self, output: Output, files: Sequence[str], again: int) -> Iterable[str]:
-        """What users should know before it starts.
+        """What users should know before it starts: with so many files left, and so many rows made again."""
 
-        Args:
-            output: What there is already.
-            files: What is left to do.
-            again: How many rows were removed to be made again.
-        """
-
+    @abstractmethod
     def page_facts(self) -> dict[str, Any]:
         """What the page says about how its results were made: fields of ``PageSettings``."""
 
+    @abstractmethod
     def summary(self) -> dict[str, Any]:
         """Facts for the summary of a run."""
 
@@ -239,16 +234,8 @@ def recover(predictor: Batches, output: Output, files: Sequence[str]) -> list[Re
     return found
 
 
-class ModelAnswering:
-    """Answers with a model that it loads.
-
-    Args:
-        request: What to do.
-
-    Attributes:
-        identity: What the answers are made with.
-        state: Where what is learned is kept.
-    """
+class ModelAnswering(Answering):
+    """Answers with a model that it loads."""
 
     def __init__(self, request: "ClassifyRequest") -> None:
         self._request = request
@@ -271,7 +258,6 @@ class ModelAnswering:
         )
 
     def open(self, files: int) -> Predictor:
-        """A predictor."""
         request, workers = self._request, self._request.workers
         if workers is None:
             cores = os.cpu_count() or 1
@@ -289,11 +275,9 @@ class ModelAnswering:
         )
 
     def forget_unlearned(self, output: Output) -> int:
-        """Remove the last rows of a killed run if the state has not learned from them."""
         return forget_unlearned(output, self._method.images_seen, self._request.batch_size)
 
     def notes(self, output: Output, files: Sequence[str], again: int) -> Iterable[str]:
-        """What became of what earlier runs have learned, and how this one computes."""
         if self.identity.dtype == "bfloat16" and self._request.dtype in (None, AUTO):
             yield f"computing in bfloat16, as this CPU has {bfloat16_unit()}; --dtype float32 is slower"
         if again:
@@ -303,7 +287,6 @@ class ModelAnswering:
             yield "what was learned then is lost: only --state DIR keeps it from one run to the next"
 
     def page_facts(self) -> dict[str, Any]:
-        """What the page says about how its results were made."""
         from ramen.experiments import paper
         from ramen.experiments.provenance import versions
 
@@ -326,7 +309,6 @@ class ModelAnswering:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Facts for the summary of a run."""
         request = self._request
         return {"state": request.state, "model": self.identity.model, "method": request.method}
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ramen.classify.output import Identity, Output
+from ramen.classify.run import Answering
 from ramen.client.calls import Loaded
 from ramen.client.client import Client
 from ramen.client.operations import ConflictError, ForbiddenError, NoSuchStreamError, ServedAnswer
@@ -27,19 +28,11 @@ def service_answering(request: "ClassifyRequest") -> Iterator["ServiceAnswering"
         yield ServiceAnswering(request, client)
 
 
-class ServiceAnswering:
-    """Answers with a stream of a service.
+class ServiceAnswering(Answering):
+    """Answers with a stream of a service, which keeps what is learned.
 
     One request is under way at a time, so that the stream learns from the files in their order, and so that a
     run that is stopped has written down everything that was learned.
-
-    Args:
-        request: What to do.
-        client: Connected to the service.
-
-    Attributes:
-        identity: What the answers are made with, as far as a service says so.
-        state: The stream, which keeps what is learned.
     """
 
     def __init__(self, request: "ClassifyRequest", client: Client) -> None:
@@ -51,7 +44,7 @@ class ServiceAnswering:
                 f"--batch must be at most {self._batch}, the most that {client.url} takes in a request, "
                 f"got {request.batch}"
             )
-        self.state: str | None = f"stream {request.stream} of {client.url}"
+        self.state = f"stream {request.stream} of {client.url}"
         self.identity = Identity(
             model=self._model.name,
             weights=f"{self._model.name} of a service",
@@ -65,16 +58,10 @@ class ServiceAnswering:
 
     @contextmanager
     def open(self, files: int) -> Iterator["ServedResults"]:
-        """What sends files."""
         max_delay = self._request.interval if self._request.watch else None
         yield ServedResults(self._client, self._request.stream, self._batch, max_delay)
 
-    def forget_unlearned(self, output: Output) -> int:
-        """Nothing: a service does not say which images it has learned."""
-        return 0
-
     def notes(self, output: Output, files: Sequence[str], again: int) -> Iterable[str]:
-        """What may be learned twice."""
         if output.recovering and files:
             yield (
                 f"the last run was killed: {self.state} may have learned up to {self._batch:,} files "
@@ -82,7 +69,6 @@ class ServiceAnswering:
             )
 
     def page_facts(self) -> dict[str, Any]:
-        """What the page says about how its results were made."""
         from ramen.experiments import paper
         from ramen.experiments.provenance import versions
 
@@ -101,7 +87,6 @@ class ServiceAnswering:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Facts for the summary of a run."""
         return {
             "server": self._client.url,
             "stream": self._request.stream,
@@ -138,19 +123,9 @@ def _created(client: Client, classes: tuple[str, ...] | None) -> tuple[str, ...]
 
 
 class ServedResults:
-    """Results of a stream; files are read ahead, and sent one request after another.
+    """Results of a stream; files are read ahead, and sent one request after another."""
 
-    Args:
-        client: Connected to the service.
-        stream: The stream's name.
-        batch: Files per request.
-        max_delay: Seconds after which a request is sent that is not full; None waits until it is.
-
-    Attributes:
-        resumed: Nothing: a service does not keep answers.
-    """
-
-    resumed: tuple[Result, ...] = ()
+    resumed: tuple[Result, ...] = ()  # a service does not keep answers
 
     def __init__(self, client: Client, stream: str, batch: int, max_delay: float | None) -> None:
         self._client = client

@@ -28,51 +28,32 @@ _log = logging.getLogger("ramen")
 
 @dataclass(frozen=True)
 class BatchResults:
-    """What is said about the images of a batch.
+    """What is said about the images of a batch."""
 
-    Attributes:
-        results: One per image.
-        zero_shot_fallbacks: How many of them the method failed to answer.
-    """
-
-    results: list[Result]
-    zero_shot_fallbacks: int = 0
+    results: list[Result]  # one per image
+    zero_shot_fallbacks: int = 0  # how many of them the method failed to answer
 
 
 @dataclass(frozen=True)
 class BatchNumbers:
-    """The answers for a batch as numbers.
+    """The answers for a batch as numbers."""
 
-    Attributes:
-        rows: One per image, as ``Result.from_row`` reads it; anything for an error.
-        probabilities: Of all classes, one row per image; None unless they were asked for.
-        version: How many images the method had seen after this batch.
-        errors: Why an image has no answer, by its place.
-        zero_shot_fallbacks: How many images the method failed to answer.
-    """
-
-    rows: NDArray[np.float64]
+    rows: NDArray[np.float64]  # one per image, as ``Result.from_row`` reads it; anything for an error
+    # Of all classes, one row per image; None unless they were asked for
     probabilities: NDArray[np.float32] | None
-    version: int
-    errors: Mapping[int, str] = field(default_factory=dict)
-    zero_shot_fallbacks: int = 0
+    version: int  # how many images the method had seen after this batch
+    errors: Mapping[int, str] = field(default_factory=dict)  # why an image has no answer, by its place
+    zero_shot_fallbacks: int = 0  # how many images the method failed to answer
 
 
 @dataclass(frozen=True)
 class PendingAnswers:
-    """What is on its way from the device about a batch that was predicted.
+    """What is on its way from the device about a batch that was predicted."""
 
-    Attributes:
-        numbers: What ``_numbers`` returns, in memory of the host.
-        probabilities: Of all classes, likewise; None unless they were asked for.
-        version: How many images the method had seen after this batch.
-        arrived: When both are there; None if they are already.
-    """
-
-    numbers: Tensor
-    probabilities: Tensor | None
-    version: int
-    arrived: torch.cuda.Event | None
+    numbers: Tensor  # what ``_numbers`` returns, in memory of the host
+    probabilities: Tensor | None  # of all classes, likewise; None unless they were asked for
+    version: int  # how many images the method had seen after this batch
+    arrived: torch.cuda.Event | None  # when both are there; None if they are already
 
     def wait(self) -> None:
         """Return when everything is there; whatever went wrong on the device is raised here."""

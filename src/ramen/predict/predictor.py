@@ -22,21 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a predictor has answered since it was created.
+    """What a predictor has answered since it was created."""
 
-    Attributes:
-        images: Sources with an answer.
-        errors: Sources without one.
-        zero_shot_fallbacks: Images answered zero-shot because the method failed.
-        changed: Images whose label differs from the zero-shot one.
-        refused: Images that the method could not use, as something about them was not finite; counted by the
-            method, since it was created or reset.
-    """
-
-    images: int = 0
-    errors: int = 0
-    zero_shot_fallbacks: int = 0
-    changed: int = 0
+    images: int = 0  # sources with an answer
+    errors: int = 0  # sources without one
+    zero_shot_fallbacks: int = 0  # images answered zero-shot because the method failed
+    changed: int = 0  # images whose label differs from the zero-shot one
+    # Images that the method could not use, as something about them was not finite; counted by the method,
+    # since it was created or reset
     refused: int = 0
 
 

@@ -127,19 +127,12 @@ class SaveTimes:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a store held, after the method has taken it over.
+    """What a store held, after the method has taken it over."""
 
-    Attributes:
-        sizes: Bytes by segment.
-        facts: Of the last record.
-        recovered: What had to be repaired, in words.
-        continues: Whether records may follow; all of the state must be written again otherwise.
-    """
-
-    sizes: dict[int, int]
-    facts: Mapping[str, Any]
-    recovered: str | None = None
-    continues: bool = False
+    sizes: dict[int, int]  # bytes by segment
+    facts: Mapping[str, Any]  # of the last record
+    recovered: str | None = None  # what had to be repaired, in words
+    continues: bool = False  # whether records may follow; all of the state must be written again otherwise
 
 
 def _open(files: Log, method: Method) -> _Opened:
