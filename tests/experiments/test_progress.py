@@ -82,7 +82,7 @@ def test_on_a_terminal_the_table_is_drawn_in_place():
     out, one = io.StringIO(), running("ramen seed 0")
     with LiveTable([one], Console(file=out, width=100, force_terminal=True)) as table:
         table.refresh()
-        table.say("model tiny")
+        table.print("model tiny")
         one.is_now(progress.FINISHED, seconds=3.0)
     shown = out.getvalue()
     assert "\x1b[" in shown

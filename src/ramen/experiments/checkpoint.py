@@ -3,9 +3,7 @@
 import json
 import os
 import secrets
-import shutil
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ramen.experiments.store import read_result
 from ramen.utils.files import atomic_write
 from ramen.utils.sealed import seal, unseal
 
@@ -60,7 +57,6 @@ class Checkpoint:
             with atomic_write(self.file) as file:
                 for piece in seal({name: tensor.cpu() for name, tensor in tensors.items()}, about):
                     file.write(piece)
-            shutil.rmtree(self._older, ignore_errors=True)
         except (OSError, torch.OutOfMemoryError) as error:
             self._failed = True
             self._warn(f"No checkpoint can be written ({error}); if this run is interrupted, it starts over.")
@@ -70,13 +66,12 @@ class Checkpoint:
     def load(self) -> State | None:
         """The saved state; None if nothing was saved. One that cannot be used is set aside with a warning."""
         try:
-            if self.file.exists():
-                tensors, about = unseal(self.file.read_bytes())
-                identity, facts = json.loads(about["identity"]), json.loads(about["facts"])
-            elif (self._older / "checkpoint").exists():
-                identity, facts, tensors = _read_folder(self._older)
-            else:
+            if not self.file.exists():
+                if self._older.exists():
+                    raise ValueError("it was written by an earlier version")
                 return None  # nothing useful, even if a process was killed during its first save
+            tensors, about = unseal(self.file.read_bytes())
+            identity, facts = json.loads(about["identity"]), json.loads(about["facts"])
             if identity != self._identity:
                 differing = [key for key in self._identity if identity.get(key) != self._identity[key]]
                 raise ValueError(f"it belongs to a run with another {', '.join(differing) or 'content'}")
@@ -97,16 +92,3 @@ class Checkpoint:
         self.file.unlink(missing_ok=True)
         for unfinished in self.file.parent.glob(f".{self.file.name}.*.tmp"):  # of a process that was killed
             unfinished.unlink(missing_ok=True)
-        shutil.rmtree(self._older, ignore_errors=True)
-
-
-def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """Identity, facts and tensors of a checkpoint as they were written before they were one file."""
-    content = read_result(folder / "checkpoint")
-    if content.get("more") is not None:
-        raise ValueError("it was saved by a group of processes of an earlier version")
-    file = folder / content["tensors"]
-    if zlib.crc32(file.read_bytes()) != content["crc32"]:
-        raise ValueError(f"{file.name} is damaged: its checksum is wrong")
-    tensors = torch.load(file, map_location="cpu", weights_only=True)
-    return content["identity"], content["facts"], tensors

@@ -628,11 +628,13 @@ def _list_models(
 
     found = list_models(containing)
     if json_output:
-        typer.echo(json.dumps([{"name": m.name, "presets": list(m.presets)} for m in found], indent=2))
+        typer.echo(
+            json.dumps([{"name": name, "presets": presets} for name, presets in found.items()], indent=2)
+        )
         return
-    for model in found:
-        used = f"preset {', '.join(model.presets)}" if model.presets else ""
-        typer.echo(f"{model.name:48} {used}".rstrip())
+    for name, presets in found.items():
+        used = f"preset {', '.join(presets)}" if presets else ""
+        typer.echo(f"{name:48} {used}".rstrip())
     typer.echo("\nForms of a model's name:", err=True)
     for form, meaning in FORMS.items():
         typer.echo(f"  {form:18} {meaning}", err=True)

@@ -14,7 +14,6 @@ from ramen.data.streams.stream import Stream
 from ramen.experiments import scoring
 from ramen.experiments.scoring import accuracies, tail_scores
 from ramen.methods._method import Prediction
-from ramen.methods._passes import Support
 
 
 class Outcome:
@@ -39,7 +38,6 @@ class Outcome:
         self.brier = torch.zeros_like(self.confidence)
         count = len(self.names)
         self.composition = torch.zeros(count, count, dtype=torch.int64) if retrieves else None
-        self.hits = self.zero_shot_hits = 0
 
     def add(self, batch: slice, prediction: Prediction) -> None:
         """Record the answers to a batch."""
@@ -52,14 +50,16 @@ class Outcome:
         self.zero_shot[batch] = zero_shot.argmax(1).cpu()
         self.zero_shot_confidence[batch] = scoring.confidences(zero_shot).cpu()
         if self.composition is not None and prediction.support is not None:
-            self._count(batch, prediction.support)
-        self.hits += int((self.predicted[batch] == self.labels[batch]).sum())
-        self.zero_shot_hits += int((self.zero_shot[batch] == self.labels[batch]).sum())
+            tags, valid = prediction.support.tags.cpu(), prediction.support.valid.cpu()
+            self.composition += scoring.composition(self.domains[batch], tags, valid, len(self.names))
 
-    def _count(self, batch: slice, support: Support) -> None:
-        assert self.composition is not None
-        tags, valid = support.tags.cpu(), support.valid.cpu()
-        self.composition += scoring.composition(self.domains[batch], tags, valid, len(self.names))
+    def accuracies(self, done: int) -> tuple[float, float]:
+        """Of the first ``done`` answers, the method's and the classifier's, in percent."""
+        right = self.labels[:done]
+        own, before = (
+            100 * float((x[:done] == right).double().mean()) for x in (self.predicted, self.zero_shot)
+        )
+        return own, before
 
     def answers(self) -> dict[str, NDArray[Any]]:
         """What is stored of each image, in the order of the stream: classes by number, and probabilities."""
@@ -80,8 +80,6 @@ class Outcome:
 
     def restore(self, state: Mapping[str, Tensor], done: int) -> None:
         """Resume from what ``state`` returned; ValueError if it does not fit."""
-        # earlier versions did not save these: such a run says less about how sure it was
-        state = {**{name: torch.full((done,), torch.nan) for name in _LATER}, **state}
         expected = {*_ANSWERS, *(() if self.composition is None else ("composition",))}
         if set(state) != expected or any(state[name].shape != (done,) for name in _ANSWERS):
             raise ValueError(f"it must hold {', '.join(sorted(expected))} of {done} images")
@@ -91,8 +89,6 @@ class Outcome:
             self.composition = state["composition"].clone()
         for name in _ANSWERS:
             getattr(self, name)[:done] = state[name]
-        self.hits = int((self.predicted[:done] == self.labels[:done]).sum())
-        self.zero_shot_hits = int((self.zero_shot[:done] == self.labels[:done]).sum())
 
     # -- scores ---------------------------------------------------------------------------------------
 
@@ -112,7 +108,7 @@ class Outcome:
             "balanced": scoring.balanced_accuracy(correct, self.labels),
             "classes": [None if math.isnan(value) else value for value in per_class],
             "calibration_error": scoring.calibration_error(self.confidence, correct),
-            **self._certainty(correct),
+            **scoring.certainty(correct, self.confidence, self.label_probability, self.brier),
             "zero_shot": {
                 "average": float(before.mean()),
                 "domains": dict(zip(names, before.tolist(), strict=True)),
@@ -127,11 +123,6 @@ class Outcome:
             **self._rounds_block(correct),
             "refused": refused,
         }
-
-    def _certainty(self, correct: Tensor) -> dict[str, Any]:
-        if self.brier.isnan().any():
-            return {}
-        return scoring.certainty(correct, self.confidence, self.label_probability, self.brier)
 
     def _rounds_block(self, correct: Tensor) -> dict[str, list[float]]:
         """Accuracy on each round, if the domains come again."""
@@ -157,5 +148,4 @@ class Outcome:
         }
 
 
-_LATER = ("label_probability", "brier")
-_ANSWERS = ("predicted", "zero_shot", "confidence", "zero_shot_confidence", *_LATER)
+_ANSWERS = ("predicted", "zero_shot", "confidence", "zero_shot_confidence", "label_probability", "brier")

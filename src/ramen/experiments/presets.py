@@ -33,13 +33,10 @@ class Preset:
     severity: int | None = None
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def section(self, protocol: str) -> str:
-        """The protocol whose table is used."""
-        return protocol if protocol in self.rows else GENERAL
-
     def row(self, method: str, protocol: str) -> dict[str, Any]:
         """The parameters of a method; empty if the preset does not name it."""
-        return dict(self.rows.get(self.section(protocol), {}).get(method, {}))
+        methods = self.rows.get(protocol if protocol in self.rows else GENERAL, {})
+        return dict(methods.get(method, {}))
 
 
 NO_PRESET = Preset()
@@ -143,16 +140,8 @@ def find_preset(name: str | None, data: str, model: str | None = None) -> Preset
     return min(fitting, key=lambda preset: len(str(preset.name)), default=NO_PRESET)
 
 
-@dataclass(frozen=True)
-class KnownModel:
-    """A model that can be loaded by its name."""
-
-    name: str
-    presets: tuple[str, ...]  # the presets for it
-
-
-def list_models(containing: str = "") -> list[KnownModel]:
-    """The package's own model and all of open_clip's pretrained ones, those with presets first."""
+def list_models(containing: str = "") -> dict[str, list[str]]:
+    """The presets of open_clip's pretrained models and the package's own; models with presets come first."""
     import open_clip
 
     used: dict[str, list[str]] = {}
@@ -160,8 +149,4 @@ def list_models(containing: str = "") -> list[KnownModel]:
         used.setdefault(str(preset.model), []).append(str(preset.name))
     names = [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
     everything = dict.fromkeys(["tiny", *sorted(used), *names])
-    return [
-        KnownModel(name, tuple(used.get(name, ())))
-        for name in everything
-        if containing.lower() in name.lower()
-    ]
+    return {name: used.get(name, []) for name in everything if containing.lower() in name.lower()}

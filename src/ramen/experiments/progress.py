@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -27,24 +26,22 @@ _LINE_SECONDS = 30.0  # between two lines about one run
 _OTHER_LINES = 6  # of a terminal: head, foot, and what stands below
 
 
-class _Said:
-    """Lines on a console."""
-
+class _Lines(Watch):
     def __init__(self, console: Console) -> None:
         self._console, self._said = console, set[str]()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line."""
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    def say_once(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Print a line, unless it was printed before: settings that several runs share come with each."""
         if text not in self._said:
             self._said.add(text)
-            self.say(text)
+            self.print(text)
 
 
-class Bars(Watch):
+class Bars(_Lines):
     """Progress bars on a console, within a ``with`` block.
 
     Args:
@@ -53,7 +50,8 @@ class Bars(Watch):
     """
 
     def __init__(self, console: Console, *, keep: bool = False) -> None:
-        self._keep, self._lines = keep, _Said(console)
+        super().__init__(console)
+        self._keep = keep
         self._tasks: dict[str, TaskID] = {}
         self._progress = RichProgress(
             TextColumn("{task.description}"),
@@ -71,10 +69,6 @@ class Bars(Watch):
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
-
-    def say(self, text: str) -> None:
-        """Print a line above the bars, once."""
-        self._lines.say_once(text)
 
     def show(self, name: str, progress: Progress) -> None:
         """Update the bar of a run, or of a step before it."""
@@ -129,7 +123,7 @@ class Status:
         self.state, self.detail, self.seconds = state, detail, seconds
 
     @property
-    def texts(self) -> tuple[str, str, str, str]:
+    def cells(self) -> tuple[str, str, str, str]:
         """Images, rate, accuracy and state, in words."""
         now = self.progress
         images = "" if now is None else f"{now.done:,} of {now.total:,}"
@@ -146,12 +140,12 @@ class Status:
     @property
     def line(self) -> str:
         """All of it in one line."""
-        images, rate, accuracy, words = self.texts
+        images, rate, accuracy, words = self.cells
         parts = (f"{self.name}: {words}", images, rate, accuracy and f"accuracy {accuracy}")
         return "; ".join(part for part in parts if part)
 
 
-class LiveTable(_Said):
+class LiveTable(_Lines):
     """Many runs in one table that is kept up to date, within a ``with`` block; in lines without a terminal.
 
     Args:
@@ -177,9 +171,7 @@ class LiveTable(_Said):
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.update(table_of(self._statuses), refresh=True)
             self._live.stop()
@@ -201,7 +193,7 @@ class LiveTable(_Said):
             told, when = self._told.get(number, (f"{WAITING}: ", now))
             if words != told or (status.state == RUNNING and now - when >= _LINE_SECONDS):
                 self._told[number] = words, now
-                self.say(status.line)
+                self.print(status.line)
 
 
 def table_of(statuses: Sequence[Status], room: int | None = None) -> Table:
@@ -224,5 +216,5 @@ def table_of(statuses: Sequence[Status], room: int | None = None) -> Table:
     for number in shown:
         status = statuses[number]
         style = _STYLES.get(status.state, "")
-        table.add_row(*(Text(text) for text in (status.name, *status.texts)), style=style)
+        table.add_row(*(Text(text) for text in (status.name, *status.cells)), style=style)
     return table

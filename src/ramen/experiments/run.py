@@ -1,12 +1,9 @@
 """One run, from its first image to its result: what is finished is read, what was interrupted resumes."""
 
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any, Literal
 
 import torch
@@ -30,12 +27,14 @@ from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.models.names import load_model
 from ramen.models.prefetch import prefetch_reads
 from ramen.utils.distributed import PeerFailedError, ReportedElsewhereError
+from ramen.utils.signals import StoppedError, stop_on_signals
 
 Record = dict[str, Any]  # a result in plain values, or why there is none
 Missing = Literal["raise", "skip"]  # what to do about a method that needs what the model does not have
 
 CHECKPOINT_SECONDS = 120.0  # between two checkpoints
-_METHOD, _OUTCOME = "method.", "outcome."
+_METHOD, _OUTCOME = "method.", "outcome."  # in front of the names of tensors in a checkpoint
+_FACTS = ("done", "batches", "refused", "first_batch", "started", "resumed")  # of a run, in a checkpoint
 _MOST_THREADS = 8
 
 
@@ -216,7 +215,7 @@ class Run:
         report: Callable[[Progress], object] = lambda progress: None,
         observe: Callable[[slice, Prediction], object] = lambda batch, prediction: None,
     ) -> None:
-        """Process the rest of the stream; a KeyboardInterrupt is raised after a checkpoint.
+        """Process the rest of the stream; Ctrl-C and SIGTERM end it after a batch and a checkpoint.
 
         Args:
             checkpoint: Where to save the run on its way.
@@ -235,15 +234,15 @@ class Run:
             stage=self.clock.stage,
         )
         first, start = self.done, time.perf_counter()
-        with _interruption() as interrupted, closing(prepared):
+        with stop_on_signals(lambda: None) as request, closing(prepared):
             for batch, images in zip(left, prepared, strict=True):
                 observe(batch, self.step(batch, images))
                 report(self._progress((self.done - first) / (time.perf_counter() - start)))
-                stop = self.team.any(interrupted.is_set())
+                stop = self.team.any(request.requested)
                 if checkpoint is not None and self._should_save(checkpoint, stop) and self.team.leads:
                     checkpoint.save(self.state)
                 if stop:
-                    raise KeyboardInterrupt
+                    raise StoppedError(request.exit_code) if request.requested else KeyboardInterrupt
 
     def step(self, batch: slice, images: Tensor) -> Prediction:
         """The answer to a batch, of this process's part of its images."""
@@ -276,8 +275,7 @@ class Run:
         return answer
 
     def _progress(self, rate: float) -> Progress:
-        now, before = (100 * hits / self.done for hits in (self.outcome.hits, self.outcome.zero_shot_hits))
-        return Progress(self.done, len(self.stream), "", rate, now, before)
+        return Progress(self.done, len(self.stream), "", rate, *self.outcome.accuracies(self.done))
 
     def _should_save(self, checkpoint: Checkpoint, interrupted: bool) -> bool:
         if self.done == len(self.stream):
@@ -303,15 +301,10 @@ class Run:
     def state(self) -> State:
         """All that is needed to resume from here; of a group, the first process's is enough for all."""
         facts = {
-            "done": self.done,
-            "batches": self.batches,
-            "refused": self.refused,
+            **{name: getattr(self, name) for name in _FACTS},
             "seconds": self.clock.seconds,
-            "first_batch": self.first_batch,
             "peak_device_bytes": self.memory.device_bytes(),
             "peak_host_bytes": self.memory.host_bytes(),
-            "started": self.started,
-            "resumed": self.resumed,
         }
         tensors = {_OUTCOME + name: tensor for name, tensor in self.outcome.state(self.done).items()}
         if not self._between_parts:  # otherwise the method is about to be reset
@@ -329,9 +322,9 @@ class Run:
         self.outcome.restore(parts[_OUTCOME], facts["done"])
         self.clock.restore(facts["seconds"])
         self.memory.restore(facts["peak_device_bytes"], facts["peak_host_bytes"])
-        self.done, self.batches = facts["done"], facts["batches"]
-        self.first_batch, self.started = facts["first_batch"], facts["started"]
-        self.refused, self.resumed = facts["refused"], facts["resumed"] + 1
+        for name in _FACTS:
+            setattr(self, name, facts[name])
+        self.resumed += 1
 
     # -- the result ---------------------------------------------------------------------------------------
 
@@ -394,26 +387,6 @@ class Run:
             f"{parameters or 'defaults'} (preset {e.preset or 'none'}"
             f"{'' if e.tuned is None else ', tuned by search ' + e.tuned['search']})",
         ]
-
-
-@contextmanager
-def _interruption() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that the batch is finished first; a second Ctrl-C interrupts immediately."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # signals reach only the main thread
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: FrameType | None) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class SlidingWindow:

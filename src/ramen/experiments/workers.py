@@ -92,6 +92,9 @@ def run_all(
 # -- one run in its process -------------------------------------------------------------------------------
 
 
+State = Literal["finished", "failed", "busy", "stopped"]
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a run has ended for its process.
@@ -106,7 +109,7 @@ class Ended:
         seconds: How long it took.
     """
 
-    state: Literal["finished", "failed", "busy", "stopped"]
+    state: State
     record: Record = field(default_factory=dict)
     answers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     reason: str = ""
@@ -134,10 +137,9 @@ def logged_run(
 ) -> Ended:
     """One run, in any process, whose output goes to the run's log meanwhile; it stays if the run fails."""
     watch, start = _Printed(), time.monotonic()
-
-    def ended(state: Literal["finished", "failed", "busy", "stopped"], **more: Any) -> Ended:
-        return Ended(state, **more, said=tuple(watch.said), seconds=time.monotonic() - start)
-
+    record: Record = {}
+    state: State = "finished"
+    reason = text = ""
     try:
         experiment.load_method()  # its files have names only then
         log = store.log(experiment, owner)
@@ -153,20 +155,21 @@ def logged_run(
                     on_missing=on_missing,
                     owner=owner,
                 )
-                end = ended("finished", record=record, answers=store.answers(experiment))
             except KeyboardInterrupt:
-                end = ended("stopped")
+                state = "stopped"
             except files.LockedError as error:
-                end = ended("busy", reason=str(error))
+                state, reason = "busy", str(error)
             except Exception as error:  # whatever it is, it must not end the other runs
                 traceback.print_exc()
-                end = ended("failed", reason=describe_error(error))
+                state, reason = "failed", describe_error(error)
+        if state == "failed":
+            text = _last_part(log)
+        else:
+            log.unlink(missing_ok=True)
     except (ValueError, OSError) as error:
-        return ended("failed", reason=describe_error(error))
-    if end.state != "failed":
-        log.unlink(missing_ok=True)
-        return end
-    return ended("failed", reason=end.reason, log=_last_part(log))
+        state, reason = "failed", describe_error(error)
+    answers = store.answers(experiment) if state == "finished" else {}
+    return Ended(state, record, answers, reason, text, tuple(watch.said), time.monotonic() - start)
 
 
 def _last_part(log: Path) -> str:
@@ -225,7 +228,7 @@ def run_in(
     with LiveTable([job.status for job in jobs], console) as table:
 
         def announce() -> None:
-            table.say("Stopping after the current batches; once more to stop at once.")
+            table.print("Stopping after the current batches; once more to stop at once.")
 
         def submit(job: _Job) -> Future[Ended]:
             return pool.submit(logged_run, job.experiment, store, owner, checkpoint_seconds, on_missing)
@@ -274,7 +277,7 @@ class _Runs:
 
     def finish(self, submit: Callable[[_Job], Future[Ended]], request: StopRequest) -> None:
         if self._jobs and self._pool.notice:
-            self._table.say(self._pool.notice)
+            self._table.print(self._pool.notice)
         while left := [job for job in self._jobs if not job.over]:
             if request.requested and not self._stopping:
                 self._stop()
@@ -314,17 +317,20 @@ class _Runs:
         try:
             end = future.result()
         except DiedError as error:
-            self._died(job, str(error))
-            return
+            job.deaths += 1
+            if job.deaths <= self._pool.retries and not self._stopping:
+                job.status.is_now(progress.WAITING, f"again, since {error}")
+                self._table.print(f"{job.experiment.name}: {error}; it is started again")
+                return
+            end = Ended("failed", reason=f"{error}; the same command resumes it")
         except Exception as error:
             end = Ended("failed", reason=describe_error(error))
         for text in end.said:
-            self._table.say_once(text)
+            self._table.say(text)
         if end.state == "finished":
             if end.record["kind"] == "run" and not self._store.path(job.experiment).exists():
-                self._store.write(
-                    job.experiment, end.record, end.answers
-                )  # it ran on a machine with another disk
+                # it ran on a machine with another disk
+                self._store.write(job.experiment, end.record, end.answers)
             self._store.log(job.experiment).unlink(missing_ok=True)  # of an earlier attempt
             job.record = end.record
             self._end(job, progress.FINISHED, seconds=end.seconds)
@@ -337,16 +343,6 @@ class _Runs:
             self._fail(job, "it was interrupted; the same command resumes it", end.log)
         else:
             self._fail(job, end.reason, end.log)
-
-    def _died(self, job: _Job, reason: str) -> None:
-        job.deaths += 1
-        if self._stopping:
-            self._end(job, progress.STOPPED)
-        elif job.deaths <= self._pool.retries:
-            job.status.is_now(progress.WAITING, f"again, since {reason}")
-            self._table.say(f"{job.experiment.name}: {reason}; it is started again")
-        else:
-            self._fail(job, f"{reason}; the same command resumes it", "")
 
     def _fail(self, job: _Job, reason: str, text: str) -> None:
         """The log takes its lasting name; it may have been written on the disk of another machine."""
