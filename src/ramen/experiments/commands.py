@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ramen.experiments.experiment import Experiment
     from ramen.experiments.render import Table
-    from ramen.experiments.reproduce import Exhibit, Measured, Setup
+    from ramen.experiments.reproduce import Exhibit, Number, Setup
     from ramen.experiments.tables import Sweep
     from ramen.experiments.tune import Search
     from ramen.experiments.variations import Variation
@@ -544,7 +544,7 @@ def reproduce(
 
 def _measured(
     exhibit: "Exhibit", setup: "Setup", store: Path, parallel: ParallelOptions
-) -> tuple[list["Measured"], list[_Record]]:
+) -> tuple[list["Number"], list[_Record]]:
     """The exhibit's numbers with what its runs, or its analysis, have measured."""
     from ramen.experiments.analyses import similarity, without_cache
     from ramen.experiments.reproduce import beside, runs_of, with_analyses
@@ -579,12 +579,12 @@ def _list_exhibits(
 ) -> None:
     """All exhibits, with what they take at the speed that this machine has."""
     from ramen.experiments.render import write
-    from ramen.experiments.reproduce import listing, measure_all
+    from ramen.experiments.reproduce import listing, measure
     from ramen.utils.devices import device_and_dtype_names
 
-    with console.status("timing passes on this machine") as status:
-        speeds = measure_all(*device_and_dtype_names(device, dtype), status.update)
-    made = listing(speeds, seeds)
+    with console.status("timing passes on this machine"):
+        speed = measure(*device_and_dtype_names(device, dtype))
+    made = listing(speed, seeds)
     if json_output:
         typer.echo(json.dumps({"exhibits": made.records}, indent=2))
     else:

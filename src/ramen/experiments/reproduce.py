@@ -30,7 +30,6 @@ NOTABLE = 0.5  # points: what differs by more gets the list of what could be dif
 _BARS = ("tent", "note", "sar", "rotta", "tda", "dmn", "watt", "clipartt", "mint", "ramen")
 _FULL = 150_000  # images whose time the paper gives
 _MIB = 2**20
-_WEIGHTS = {"ViT-B-32": 351e6, "ViT-B-16": 345e6, "ViT-L-14": 1216e6, "RN101": 225e6}  # bytes of a tower
 _CLEAN = {"cifar10c": "cifar-10-batches-py", "cifar100c": "cifar-100-python"}  # CIFAR's own folders
 Result = Mapping[str, Any]
 
@@ -100,31 +99,88 @@ class Setup:
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper's, and how it is measured.
+    """A number of the paper's, how it is measured, and what was measured.
 
     Attributes:
         row: What it is of: a method, a variant, a value.
         part: A domain; None for the exhibit's main numbers.
         reported: The paper's.
-        runs: One per seed.
+        runs: One per seed; none if an analysis measures it.
         read: Takes the number from a run's result; None if it is not there.
         unit: ``"%"``, ``"s"`` or ``"MiB"``.
         varied: Parameters that are not the paper's usual ones, on purpose.
+        values: One per run, once they are measured.
+        error: The standard error, if it is known otherwise than from several seeds.
+        reason: Why it is not comparable with the paper's; None if it is.
+        causes: What could be different, if the difference is notable.
     """
 
     row: str
     part: str | None
     reported: Value
-    runs: tuple[Experiment, ...]
-    read: Callable[[Result], float | None]
+    runs: Sequence[Experiment] = ()
+    read: Callable[[Result], float | None] = lambda result: None
     unit: str = "%"
     varied: frozenset[str] = frozenset()
+    values: tuple[float, ...] = ()
+    error: float | None = None
+    reason: str | None = None
+    causes: tuple[str, ...] = ()
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over seeds; None for one seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less reported."""
+        return None if self.mean is None else self.mean - self.reported.mean
+
+    @property
+    def interval(self) -> float:
+        """Half of the 95 % interval of the difference; at least the rounding of printed numbers."""
+        if self.error is not None:
+            return max(paper.FLOOR, 2 * self.error)
+        return paper.tolerance(self.deviation, max(1, len(self.values)), self.reported)
+
+    @property
+    def notable(self) -> bool:
+        """Whether an accuracy differs by more than half a point."""
+        return self.unit == "%" and abs(self.difference or 0.0) > NOTABLE
+
+    @property
+    def outside(self) -> bool:
+        """Whether a comparable accuracy differs by more than the interval."""
+        comparable = self.unit == "%" and self.reason is None
+        return comparable and abs(self.difference or 0.0) > self.interval + 1e-9
+
+    def text(self, value: float) -> str:
+        """A value in the number's unit."""
+        if self.unit == "s":
+            return duration(value)
+        return f"{value:,.0f}" if self.unit == "MiB" else str(replace(self.reported, mean=round(value, 2)))
+
+    def record(self) -> dict[str, Any]:
+        """The number in plain values."""
+        reported = {key: value for key, value in asdict(self.reported).items() if value not in (None, "")}
+        return {
+            **{"row": self.row, "part": self.part, "unit": self.unit, "reported": reported},
+            **{"measured": self.mean, "deviation": self.deviation, "seeds": len(self.values)},
+            **{"difference": self.difference, "interval": self.interval if self.unit == "%" else None},
+            **{"not_comparable": self.reason, "what_could_be_different": list(self.causes)},
+        }
 
 
 # -- what each exhibit needs ------------------------------------------------------------------------
 
 
-def _accuracy(result: Result, domain: str) -> float | None:
+def _accuracy(result: Result, domain: str = "average") -> float | None:
     found = result["scores"]["average"] if domain == "average" else result["scores"]["domains"].get(domain)
     return None if found is None else float(found)
 
@@ -133,26 +189,24 @@ def _by_domain(setup: Setup) -> Iterator[Number]:
     """Accuracies of all methods on the mixed stream."""
     for method in paper.TITLES:
         found = paper.values("accuracy", setup.data, model=setup.architecture, method=method)
-        runs = tuple(setup.plan(method)) if found else ()
+        runs = setup.plan(method) if found else ()
         for domain, value in found.items():
             part = None if domain == "average" else domain
             yield Number(paper.title(method), part, value, runs, partial(_accuracy, domain=domain))
-
-
-_average = partial(_accuracy, domain="average")
 
 
 def _single_and_mixed(setup: Setup) -> Iterator[Number]:
     for protocol in ("single", "mixed"):
         for method in _BARS:
             (value,) = paper.values("bars", setup.data, protocol=protocol, method=method).values()
-            runs = tuple(setup.plan(method, protocol))
-            yield Number(f"{paper.title(method)}, {protocol}", None, value, runs, _average)
+            yield Number(
+                f"{paper.title(method)}, {protocol}", None, value, setup.plan(method, protocol), _accuracy
+            )
 
 
-def _varied(bases: Sequence[Experiment], variation: Variation, value: Any) -> tuple[Experiment, ...]:
+def _varied(bases: Sequence[Experiment], variation: Variation, value: Any) -> list[Experiment]:
     """The runs of one point of a variation."""
-    return tuple(experiments(replace(variation, values={value: variation.values[value]}), bases))
+    return experiments(replace(variation, values={value: variation.values[value]}), bases)
 
 
 def _sweep(setup: Setup, names: Sequence[str], methods: Sequence[str] = ("ramen",)) -> Iterator[Number]:
@@ -164,10 +218,10 @@ def _sweep(setup: Setup, names: Sequence[str], methods: Sequence[str] = ("ramen"
             for value in variation.values:
                 row = f"{name}={value:g}" if method == "ramen" else f"{paper.title(method)}, {name}={value:g}"
                 runs = _varied(bases, variation, value)
-                yield Number(row, None, curve[value], runs, _average, varied=variation.parameters)
+                yield Number(row, None, curve[value], runs, _accuracy, varied=variation.parameters)
     if len(methods) == 1 and names != (BATCH,):
         line = paper.reported(setup.data, f"{setup.architecture}/openai", "mixed", "entmin")["average"]
-        yield Number("EntMin", None, line, tuple(setup.plan("entmin")), _average)
+        yield Number("EntMin", None, line, setup.plan("entmin"), _accuracy)
 
 
 def _variants(setup: Setup, name: str, protocols: Sequence[str]) -> Iterator[Number]:
@@ -179,9 +233,9 @@ def _variants(setup: Setup, name: str, protocols: Sequence[str]) -> Iterator[Num
             shown = paper.title(row) + (f", {protocol}" if len(protocols) > 1 else "")
             if row in variation.values:
                 runs, varied = _varied(bases, variation, row), variation.parameters
-                yield Number(shown, None, value, runs, _average, varied=varied)
+                yield Number(shown, None, value, runs, _accuracy, varied=varied)
             else:
-                yield Number(shown, None, value, tuple(setup.plan(row, protocol)), _average)
+                yield Number(shown, None, value, setup.plan(row, protocol), _accuracy)
 
 
 def _seconds(result: Result) -> float:
@@ -200,11 +254,11 @@ def _times(setup: Setup) -> Iterator[Number]:
     for method in paper.TITLES:
         spent = paper.seconds(method)
         if spent is not None:
-            runs = tuple(setup.plan(method))
+            runs = setup.plan(method)
             yield Number(paper.title(method), None, Value(spent), runs, _seconds, unit="s")
     uncached = paper.seconds(paper.WITHOUT_CACHE)
     assert uncached is not None
-    yield Number(_UNCACHED, None, Value(uncached), (), _nothing, unit="s")
+    yield Number(_UNCACHED, None, Value(uncached), unit="s")
 
 
 def _memory(setup: Setup) -> Iterator[Number]:
@@ -212,7 +266,7 @@ def _memory(setup: Setup) -> Iterator[Number]:
     variation = parse_variation("placement", bases[0])
     seconds = paper.values("seconds", setup.data, method="")
     for name, value in paper.values("mib", setup.data).items():
-        row, runs, varied = paper.title(name), tuple(setup.plan("entmin")), frozenset[str]()
+        row, runs, varied = paper.title(name), setup.plan("entmin"), frozenset[str]()
         if name in variation.values:
             row, runs, varied = f"Ramen, {name}", _varied(bases, variation, name), variation.parameters
         yield Number(row, None, value, runs, _mib, unit="MiB", varied=varied)
@@ -220,21 +274,19 @@ def _memory(setup: Setup) -> Iterator[Number]:
 
 
 def _same_domain(result: Result) -> float | None:
-    block = result["composition"]
-    return None if block is None or block["same_domain"] is None else float(block["same_domain"])
+    share = result["composition"]["same_domain"]
+    return None if share is None else float(share)
 
 
 def _share(result: Result, row: str, column: str) -> float | None:
     """How much of the support of one domain's images comes from another, in percent."""
     block = result["composition"]
-    if block is None or not {row, column} <= set(block["domains"]):
-        return None
-    counts = block["counts"][block["domains"].index(row)]
-    return 100 * counts[block["domains"].index(column)] / sum(counts) if sum(counts) else None
+    counts = dict(zip(block["domains"], block["counts"][block["domains"].index(row)], strict=True))
+    return 100 * counts[column] / sum(counts.values()) if any(counts.values()) else None
 
 
 def _composition(setup: Setup) -> Iterator[Number]:
-    runs = tuple(setup.plan("ramen"))
+    runs = setup.plan("ramen")
     (same,) = paper.values("same_domain", setup.data).values()
     yield Number("same domain", None, same, runs, _same_domain)
     for row in paper.SETTINGS[setup.data].domains:
@@ -244,11 +296,7 @@ def _composition(setup: Setup) -> Iterator[Number]:
 
 def _similarity(setup: Setup) -> Iterator[Number]:
     for place, value in paper.values("similarity", setup.data).items():
-        yield Number(f"bin {place}", None, value, (), _nothing)
-
-
-def _nothing(result: Result) -> None:
-    return None
+        yield Number(f"bin {place}", None, value)
 
 
 _UNCACHED = "Ramen without cache"
@@ -361,255 +409,194 @@ def fetch(data: str, root: Path, say: Callable[[str], object]) -> None:
 # -- measured beside reported -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A number of the paper's beside what was measured.
-
-    Attributes:
-        values: One per run; empty if there is none.
-        error: The standard error, if it is known otherwise than from several seeds.
-        reason: Why it is not comparable with the paper's; None if it is.
-        causes: What could be different, if the difference is notable.
-    """
-
-    number: Number
-    values: tuple[float, ...]
-    error: float | None = None
-    reason: str | None = None
-    causes: tuple[str, ...] = ()
-
-    @property
-    def mean(self) -> float | None:
-        """The mean over seeds."""
-        return fmean(self.values) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation over seeds; None for one seed."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """Measured less reported."""
-        return None if self.mean is None else self.mean - self.number.reported.mean
-
-    @property
-    def interval(self) -> float:
-        """Half of the 95 % interval of the difference; at least the rounding of printed numbers."""
-        if self.error is not None:
-            return max(paper.FLOOR, 2 * self.error)
-        return paper.tolerance(self.deviation, max(1, len(self.values)), self.number.reported)
-
-    @property
-    def notable(self) -> bool:
-        """Whether an accuracy differs by more than half a point."""
-        return self.number.unit == "%" and self.difference is not None and abs(self.difference) > NOTABLE
-
-
-def beside(numbers: Sequence[Number], results: Mapping[str, Result], setup: Setup) -> list[Measured]:
+def beside(numbers: Sequence[Number], results: Mapping[str, Result], setup: Setup) -> list[Number]:
     """The numbers with what was measured; ``results`` by the keys of their runs."""
     found = []
     for number in numbers:
         own = [results[run.key()] for run in number.runs]
-        missing = next((one.get("reason") for one in own if one["kind"] != "run"), None)
         done = [one for one in own if one["kind"] == "run"]
-        read = [value for one in done if (value := number.read(one)) is not None]
-        reason = missing or next(filter(None, (_reason(one, number, setup) for one in done)), None)
-        if done and not read:
-            reason = "this machine's CPU has no such number" if number.unit == "MiB" else "not in the result"
-        one = Measured(number, tuple(read), reason=reason)
-        found.append(replace(one, causes=tuple(_causes(one, done, setup))) if one.notable else one)
+        reasons = [one.get("reason") for one in own if one["kind"] != "run"]
+        reasons += [_reason(one, number, setup) for one in done]
+        values = tuple(value for one in done if (value := number.read(one)) is not None)
+        if done and not values:
+            reasons = [
+                "this machine's CPU has no such number" if number.unit == "MiB" else "not in the result"
+            ]
+        reason = next(filter(None, reasons), None)
+        found.append(_explained(replace(number, values=values, reason=reason), setup, done))
     return found
 
 
 def _reason(result: Result, number: Number, setup: Setup) -> str | None:
     """Why a result cannot be compared with the paper's number."""
-    experiment = dict(result["experiment"])
-    if setup.model is not None and are_openais(setup.architecture, setup.model):
-        experiment["model"] = f"{setup.architecture}/openai"
-    if setup.model is not None and experiment["model"] == setup.model:
-        return f"the weights are {setup.model}, not {setup.architecture}/openai"
-    return paper.why_not_comparable({**result, "experiment": experiment}, number.varied)
+    theirs = {**result["experiment"], "model": f"{setup.architecture}/openai"}
+    return _other_weights(setup) or paper.why_not_comparable({**result, "experiment": theirs}, number.varied)
 
 
-def _causes(one: Measured, results: Sequence[Result], setup: Setup) -> Iterator[str]:
-    """What could be different where a number is not the paper's."""
+def _other_weights(setup: Setup) -> str | None:
+    if setup.model is None or are_openais(setup.architecture, setup.model):
+        return None
+    return f"the weights are {setup.model}, not {setup.architecture}/openai"
+
+
+def _explained(one: Number, setup: Setup, results: Sequence[Result] = ()) -> Number:
+    """The number with what could be different, if it is notable."""
+    return replace(one, causes=tuple(_causes(one, setup, results))) if one.notable else one
+
+
+def _causes(one: Number, setup: Setup, results: Sequence[Result]) -> Iterator[str]:
     if one.reason is not None:
         yield one.reason
-    if one.number.reported.note:
-        yield f"the paper: {one.number.reported.note}"
+    if one.reported.note:
+        yield f"the paper: {one.reported.note}"
     if not results:
         return
-    first = results[0]
-    identity = first["provenance"]["dataset"]["identity"]
-    if "made" in identity:
+    experiment, provenance = results[0]["experiment"], results[0]["provenance"]
+    if "made" in provenance["dataset"]["identity"]:
         yield "the corrupted images were made here, with other random draws than the released ones"
-    hardware, dtype = first["provenance"]["hardware"], first["experiment"]["dtype"]
-    yield f"the paper's runs were on a V100, these in {dtype} on {hardware.get('device', 'this machine')}"
-    method = first["experiment"]["method"]
+    device = provenance["hardware"].get("device", "this machine")
+    yield f"the paper's runs were on a V100, these in {experiment['dtype']} on {device}"
     if setup.architecture == "RN101":
         yield "the paper has no hyper-parameters for RN101: those of ViT-B/16 are used"
+    method = experiment["method"]
     yield from (f"{paper.title(method)}: {note}" for note in describe(method).notes)
-    if one.number.reported.deviation is None:
+    if one.reported.deviation is None:
         yield "the paper prints no deviation for it, and does not say over how many seeds it is"
     elif len(one.values) == 1:
         yield "one seed"
 
 
 def with_analyses(
-    found: Sequence[Measured], setup: Setup, bins: "Bins | None" = None, times: "CacheTimes | None" = None
-) -> list[Measured]:
+    found: Sequence[Number], setup: Setup, bins: "Bins | None" = None, times: "CacheTimes | None" = None
+) -> list[Number]:
     """The numbers that are no runs' filled in: pairs by similarity, time without the cache."""
-    made = []
-    for place, one in enumerate(found):
-        if bins is not None:
-            other = setup.model is not None and not are_openais(setup.architecture, setup.model)
-            reason = f"the weights are {setup.model}, not {setup.architecture}/openai" if other else None
-            reason = reason or (f"{QUICK_IMAGES:,} images" if setup.quick else None)
-            one = replace(one, values=(bins.shares[place],), error=bins.errors[place], reason=reason)
-            if one.notable:
-                one = replace(one, causes=tuple(_causes(one, (), setup)))
-        elif times is not None and one.number.row == _UNCACHED:
-            reason = f"extrapolated from {times.queries} images to {_FULL:,}"
-            one = replace(one, values=(times.uncached * _FULL,), reason=reason)
-        made.append(one)
-    return made
+    if bins is not None:
+        reason = _other_weights(setup) or (f"{QUICK_IMAGES:,} images" if setup.quick else None)
+        pairs = zip(found, bins.shares, bins.errors, strict=True)
+        filled = [replace(one, values=(share,), error=e, reason=reason) for one, share, e in pairs]
+        return [_explained(one, setup) for one in filled]
+    assert times is not None
+    reason = f"extrapolated from {times.queries} images to {_FULL:,}"
+    whole = times.uncached * _FULL
+    return [replace(one, values=(whole,), reason=reason) if one.row == _UNCACHED else one for one in found]
 
 
-def tables(exhibit: Exhibit, data: str, found: Sequence[Measured]) -> list[Table]:
+def tables(exhibit: Exhibit, data: str, found: Sequence[Number]) -> list[Table]:
     """The main numbers beside the paper's, and the differences by domain."""
-    main = [one for one in found if one.number.part is None]
-    made = [_main_table(exhibit, data, main)]
-    parts = [one for one in found if one.number.part is not None]
-    if parts:
-        made.append(_part_table(parts))
-    return made
+    parts = [one for one in found if one.part is not None]
+    made = [_main_table(exhibit, data, [one for one in found if one.part is None])]
+    return [*made, _part_table(parts)] if parts else made
 
 
-def _main_table(exhibit: Exhibit, data: str, found: Sequence[Measured]) -> Table:
-    reasons = list(dict.fromkeys(one.reason for one in found if one.reason))
-    outside = [_outside(one) for one in found]
+def _main_table(exhibit: Exhibit, data: str, found: Sequence[Number]) -> Table:
+    reasons = dict.fromkeys(one.reason for one in found if one.reason)
     known = [one for one in found if one.difference is not None and one.reason is None]
-    inside = f"{len(known) - sum(outside)} of {len(known)} comparable numbers are within the interval"
-    notes = [f"{inside} of the difference."] if known else []
-    notes += (
-        [f"Reported numbers are dim, for they are not comparable: {'; '.join(reasons)}."] if reasons else []
-    )
-    notes += _causes_note(found)
-    shown = [_difference(one) for one in found]
-    reported = [_text(one.number, one.number.reported.mean) for one in found]
+    notes = []
+    if known:
+        inside = sum(not one.outside for one in known)
+        notes.append(
+            f"{inside} of {len(known)} comparable numbers are within the interval of the difference."
+        )
+    if reasons:
+        notes.append(f"Reported numbers are dim, for they are not comparable: {'; '.join(reasons)}.")
     columns = [
-        Column("", [one.number.row for one in found], WORDS),
-        Column("unit", [one.number.unit for one in found], WORDS),
-        Column("reported", reported, "s", aside=bool(reasons)),
-        Column("measured", [_measured_text(one) for one in found], "s"),
-        Column("difference", shown, "s", marked=outside),
+        Column("", [one.row for one in found], WORDS),
+        Column("unit", [one.unit for one in found], WORDS),
+        Column("reported", [one.text(one.reported.mean) for one in found], "s", aside=bool(reasons)),
+        Column("measured", [_measured(one) for one in found], "s"),
+        Column("difference", [_difference(one) for one in found], "s", marked=[one.outside for one in found]),
         Column("seeds", [len(one.values) or None for one in found], "d"),
     ]
     title = f"{exhibit.name.capitalize()}, {exhibit.title}: {paper.SETTINGS[data].title}"
-    return Table(title, columns, notes, records=[record(one) for one in found])
+    records = [one.record() for one in found]
+    return Table(title, columns, [*notes, *_causes_note(found)], records)
 
 
-def _causes_note(found: Sequence[Measured]) -> list[str]:
-    """What could be different where an accuracy differs by more than half a point."""
-    notable = [one.number.row for one in found if one.notable]
-    if not notable:
-        return []
-    causes: dict[str, list[str]] = {}
-    for one in found:
-        for cause in one.causes:
-            causes.setdefault(cause, []).append(one.number.row)
-    listed = [
-        cause if len(rows) == len(notable) or len(notable) == 1 else f"{cause} ({', '.join(rows)})"
-        for cause, rows in causes.items()
-    ]
-    return [
-        f"More than {NOTABLE} points from the paper's: {', '.join(notable)}. What could be different: "
-        f"{'; '.join(listed)}."
-    ]
-
-
-def _part_table(found: Sequence[Measured]) -> Table:
-    """Measured less reported, by domain."""
-    rows = list(dict.fromkeys(one.number.row for one in found))
-    parts = list(dict.fromkeys(str(one.number.part) for one in found))
-    by_place = {(one.number.row, one.number.part): one for one in found}
-    columns = [Column("", rows, WORDS)]
-    for part in parts:
-        cells = [by_place.get((row, part)) for row in rows]
-        differences = [None if cell is None else cell.difference for cell in cells]
-        marked = [cell is not None and _outside(cell) for cell in cells]
-        columns.append(Column(part, differences, "+z.1f", marked=marked))
-    return Table("Measured less reported", columns, records=[record(one) for one in found])
-
-
-def _outside(one: Measured) -> bool:
-    comparable = one.reason is None and one.difference is not None and one.number.unit == "%"
-    return comparable and abs(one.difference or 0.0) > one.interval + 1e-9
-
-
-def _text(number: Number, value: float) -> str:
-    if number.unit == "s":
-        return duration(value)
-    return f"{value:,.0f}" if number.unit == "MiB" else str(replace(number.reported, mean=round(value, 2)))
-
-
-def _measured_text(one: Measured) -> str:
+def _measured(one: Number) -> str:
     if one.mean is None:
         return ""
-    if one.number.unit != "%":
-        return _text(one.number, one.mean)
+    if one.unit != "%":
+        return one.text(one.mean)
     return f"{one.mean:.2f}" if one.deviation is None else f"{one.mean:.2f} ± {one.deviation:.2f}"
 
 
-def _difference(one: Measured) -> str:
+def _difference(one: Number) -> str:
     if one.difference is None or one.mean is None:
         return ""
-    if one.number.unit == "%":
+    if one.unit == "%":
         return f"{one.difference:+z.2f} ± {one.interval:.2f}"
-    return f"x {one.mean / one.number.reported.mean:.2f}"
+    return f"x {one.mean / one.reported.mean:.2f}"
 
 
-def record(one: Measured) -> dict[str, Any]:
-    """A number in plain values."""
-    number = one.number
-    return {
-        **{"row": number.row, "part": number.part, "unit": number.unit},
-        "reported": {key: value for key, value in asdict(number.reported).items() if value not in (None, "")},
-        **{"measured": one.mean, "deviation": one.deviation, "seeds": len(one.values)},
-        **{"difference": one.difference, "interval": one.interval if number.unit == "%" else None},
-        **{"not_comparable": one.reason, "what_could_be_different": list(one.causes)},
-    }
+def _causes_note(found: Sequence[Number]) -> list[str]:
+    """What could be different where an accuracy differs by more than half a point."""
+    notable = [one.row for one in found if one.notable]
+    causes: dict[str, list[str]] = {}
+    for one in found:
+        for cause in one.causes:
+            causes.setdefault(cause, []).append(one.row)
+    listed = [
+        cause if len(rows) == len(notable) else f"{cause} ({', '.join(rows)})"
+        for cause, rows in causes.items()
+    ]
+    start = f"More than {NOTABLE} points from the paper's: {', '.join(notable)}."
+    return [f"{start} What could be different: {'; '.join(listed)}."] if notable else []
 
 
-def draw(path: Path, title: str, found: Sequence[Measured]) -> None:
-    """Write the figure of the main numbers: measured with its deviation, reported as a hollow square."""
+def _part_table(found: Sequence[Number]) -> Table:
+    """Measured less reported, by domain."""
+    rows = list(dict.fromkeys(one.row for one in found))
+    by_place = {(one.row, one.part): one for one in found}
+    columns = [Column("", rows, WORDS)]
+    for part in dict.fromkeys(str(one.part) for one in found):
+        cells = [by_place.get((row, part)) for row in rows]
+        differences = [cell and cell.difference for cell in cells]
+        marked = [cell is not None and cell.outside for cell in cells]
+        columns.append(Column(part, differences, "+z.1f", marked=marked))
+    return Table("Measured less reported", columns, records=[one.record() for one in found])
+
+
+def draw(path: Path, title: str, found: Sequence[Number]) -> None:
+    """Write a figure per unit of the main numbers: measured with deviations, reported as hollow squares."""
     from ramen.experiments.style import COLOURS, STRONG, legend_above, look, new_figure, save, short
 
-    main = [one for one in found if one.number.part is None and one.mean is not None]
-    units = list(dict.fromkeys(one.number.unit for one in main))
-    with look():
-        for unit in units:
-            own = [one for one in main if one.number.unit == unit]
+    main = [one for one in found if one.part is None and one.mean is not None]
+    for number, unit in enumerate(dict.fromkeys(one.unit for one in main)):
+        own = [one for one in main if one.unit == unit]
+        places, means = range(len(own)), [one.mean or 0.0 for one in own]
+        spreads = [one.deviation or one.error or 0.0 for one in own]
+        reported = [one.reported.mean for one in own]
+        with look():
             figure, axes = new_figure(7.2, 1.4 + 0.26 * len(own))
-            places = range(len(own))
-            spreads = [one.deviation or one.error or 0.0 for one in own]
-            reported = [one.number.reported.mean for one in own]
-            means = [one.mean or 0.0 for one in own]
             axes.errorbar(means, places, xerr=spreads, fmt="o", color=STRONG, markersize=5, label="measured")
             axes.plot(reported, places, "s", mfc="none", color=COLOURS[0], markersize=7, label="reported")
-            axes.set_yticks(places, [short(one.number.row) for one in own])
+            axes.set_yticks(places, [short(one.row) for one in own])
             axes.invert_yaxis()
-            axes.set(xlabel={"%": "%", "s": "seconds", "MiB": "MiB"}[unit])
-            if unit != "%":
-                axes.set_xscale("log")
+            axes.set(xlabel="seconds" if unit == "s" else unit, xscale="linear" if unit == "%" else "log")
             axes.set_title(short(title, 90))
             axes.grid(axis="x")
             legend_above(axes, ["measured", "reported"])
-            save(path if unit == units[0] else path.with_stem(f"{path.stem}-{unit}"), figure)
+            save(path.with_stem(f"{path.stem}-{unit}") if number else path, figure)
 
 
 # -- what it takes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tower:
+    """An image tower of the paper: multiplications of a forward pass, bytes of weights, affine parameters."""
+
+    work: float
+    weights: float
+    affine: int
+
+
+TOWERS = {
+    "ViT-B-32": Tower(4.4e9, 351e6, 39_936),
+    "ViT-B-16": Tower(17.5e9, 345e6, 39_936),
+    "ViT-L-14": Tower(81e9, 1216e6, 102_400),
+    "RN101": Tower(9.8e9, 225e6, 105_472),
+}
 
 
 @dataclass(frozen=True)
@@ -619,44 +606,29 @@ class Speed:
     forward: float  # seconds
     backward: float  # seconds, beside the forward pass
     bytes: float  # of memory, beside the weights
-    affine: int  # parameters that are adapted
 
 
-def measure_all(device: str, dtype: str, say: Callable[[str], object]) -> dict[str, Speed]:
-    """The speeds of all towers; that of ViT-L/14 by its arithmetic beside ViT-B/16, as it takes long."""
-    found = {}
-    for architecture in ("ViT-B-32", "ViT-B-16", "RN101"):
-        say(f"timing {architecture} on this machine")
-        found[architecture] = measure(architecture, device, dtype)
-    base, large = _vision("ViT-B-16"), _vision("ViT-L-14")
-    passes, activations = (more / less for more, less in zip(large, base, strict=True))
-    one = found["ViT-B-16"]
-    found["ViT-L-14"] = Speed(one.forward * passes, one.backward * passes, one.bytes * activations, 102_400)
-    return found
-
-
-def _vision(architecture: str) -> tuple[float, float]:
-    """Multiplications of a transformer's pass and its activations, but for constants."""
+def measure(device: str, dtype: str, architecture: str = "ViT-B-32", images: int = 1) -> Speed:
+    """Time random weights of a tower on a few images."""
     import open_clip
-
-    facts = open_clip.get_model_config(architecture)["vision_cfg"]
-    tokens, width = (facts["image_size"] / facts["patch_size"]) ** 2 + 1, facts["width"]
-    layers = facts["layers"] * tokens
-    return layers * (12 * width**2 + 2 * tokens * width), layers * width
-
-
-def measure(architecture: str, device: str, dtype: str, images: int = 1) -> Speed:
-    """Time random weights of an architecture on a few images."""
     import torch
 
     from ramen.experiments.measure import PeakMemory, seconds
     from ramen.methods import sample_gradients
-    from ramen.models.names import load_model
+    from ramen.models.classifier import ZeroShotClassifier
 
-    classifier = load_model(f"random:{architecture}", ["cat", "dog"], "single", device, dtype)
-    assert classifier.image_size is not None
-    pixels = torch.randn(images, 3, *classifier.image_size).to(classifier.device)
+    with torch.device("meta"):  # nothing is drawn for the text tower, which is not timed
+        tower = open_clip.create_model(architecture, device="meta", load_weights=False).get_submodule(
+            "visual"
+        )
+    tower = tower.to_empty(device=device).eval()
+    config = open_clip.get_model_config(architecture)
     with torch.no_grad():
+        for weight in tower.parameters():
+            weight.normal_(0, 0.02)
+        text = torch.randn(2, config["embed_dim"], device=device)
+        classifier = ZeroShotClassifier(tower, text, dtype=dtype)
+        pixels = torch.randn(images, 3, *[config["vision_cfg"]["image_size"]] * 2, device=device)
         if classifier.device.type == "cuda":
             sample_gradients(classifier, pixels)  # a warm-up; on a CPU it would take as long as what is timed
         peak = PeakMemory(classifier.device)
@@ -664,44 +636,41 @@ def measure(architecture: str, device: str, dtype: str, images: int = 1) -> Spee
         forward = seconds(lambda: classifier.encode(pixels), classifier.device) / images
         both = seconds(lambda: sample_gradients(classifier, pixels), classifier.device) / images
     used = (peak.device_bytes() or peak.host_bytes()) - before
-    return Speed(forward, max(0.0, both - forward), used / images, len(classifier.encoder.base))
+    return Speed(forward, max(0.0, both - forward), max(0, used) / images)
 
 
-def listing(speeds: Mapping[str, Speed], seeds: int) -> Table:
-    """All exhibits with weights, data, runs, images, and what they take at these speeds, by architecture."""
-    rows = [(one, data) for one in EXHIBITS.values() for data in one.data]
-    setups = [Setup(data, one.architecture(data), root=".", seeds=seeds) for one, data in rows]
-    facts = [_needs(one, setup, speeds) for (one, _), setup in zip(rows, setups, strict=True)]
-    columns = [
-        Column("shows", [one.title for one, _ in rows], WORDS),
-        *(Column(head, [fact[head] for fact in facts], WORDS) for head in ("data", "weights")),
-        *(Column(head, [fact[head] for fact in facts], ",d") for head in ("runs", "images")),
-        *(Column(head, [fact[head] for fact in facts], ",.1f") for head in ("hours", "GiB")),
-    ]
-    columns.insert(0, Column("exhibit", [one.name for one, _ in rows], WORDS))
+def listing(speed: Speed, seeds: int) -> Table:
+    """All exhibits with weights, data, runs, images, and what they take, given the speed of ViT-B/32."""
+    facts = [_needs(one, data, speed, seeds) for one in EXHIBITS.values() for data in one.data]
+    forms = {**dict.fromkeys(("exhibit", "shows", "data", "weights"), WORDS), "runs": ",d", "images": ",d"}
+    forms |= {"hours": ",.1f", "GiB": ",.1f"}
+    columns = [Column(head, [fact[head] for fact in facts], form) for head, form in forms.items()]
     note = (
-        f"{seeds} seeds, one run after the other. Hours: the counted passes at the speed that towers had on "
-        "this machine just now. GiB: weights, the paper's full cache in float16, and the passes of a batch. "
-        "Exhibits share runs, and finished runs are not repeated."
+        f"{seeds} seeds, one run after the other. Hours: the counted passes at the speed that ViT-B/32 had "
+        "on this machine just now, for other towers by their multiplications. GiB: weights, the paper's full "
+        "cache in float16, and the passes of a batch. Exhibits share runs; finished runs are not repeated."
     )
     notes = [note, "`ramen reproduce --table 5 --data cifar100c --root DATA` runs one; --quick tries it."]
     return Table("The paper's tables and figures", columns, notes, records=facts)
 
 
-def _needs(exhibit: Exhibit, setup: Setup, speeds: Mapping[str, Speed]) -> dict[str, Any]:
-    speed, setting = speeds[setup.architecture], paper.SETTINGS[setup.data]
+def _needs(exhibit: Exhibit, data: str, speed: Speed, seeds: int) -> dict[str, Any]:
+    setup = Setup(data, exhibit.architecture(data), root=".", seeds=seeds)
+    tower, setting = TOWERS[setup.architecture], paper.SETTINGS[data]
+    slower = tower.work / TOWERS["ViT-B-32"].work
     runs = runs_of(list(exhibit.makes(setup)))
     # an analysis embeds the stream once
     passes = [(describe(run.method).forwards, describe(run.method).backwards) for run in runs] or [(1, 0)]
-    spent = sum(f * speed.forward + b * speed.backward for f, b in passes) * setting.images
+    spent = sum(f * speed.forward + b * speed.backward for f, b in passes) * setting.images * slower
     capacity = max([int(run.parameters.get("capacity", 0)) for run in runs if run.method == "ramen"] or [0])
-    cache = 2 * speed.affine * (datasets.describe(setup.data).classes or 0) * capacity
+    cache = 2 * tower.affine * (datasets.describe(data).classes or 0) * capacity
     return {
         "exhibit": exhibit.name,
-        "data": setup.data,
+        "shows": exhibit.title,
+        "data": data,
         "weights": f"{setup.architecture}/openai",
         "runs": len(runs),
         "images": len(passes) * setting.images,
         "hours": spent / 3600,
-        "GiB": (_WEIGHTS[setup.architecture] + cache + speed.bytes * setting.batch) / 2**30,
+        "GiB": (tower.weights + cache + speed.bytes * slower * setting.batch) / 2**30,
     }
