@@ -7,7 +7,7 @@ from ramen.experiments import run
 from ramen.experiments.workers import run_all
 from ramen.methods import _registry
 from ramen.models.names import load_model
-from ramen.utils.user_files import forget_file
+from ramen.utils.files import forget_file
 from tests.experiments.tiny_runs import ODD_METHODS, planned
 
 

@@ -132,7 +132,7 @@ def test_continues_from_a_state() -> None:
         ({"labels": torch.tensor([0, 2])}, "labels"),
         ({"ages": torch.tensor([0, 1])}, "ages"),
         ({"ages": torch.tensor([1])}, "ages"),
-        ({"entropies": torch.tensor([0.0, math.nan], dtype=torch.float64)}, "entropies finite"),
+        ({"entropies": torch.tensor([0.0, math.nan], dtype=torch.float64)}, "entropies"),
         ({"entropies": torch.zeros(2)}, "entropies"),
     ],
 )

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from ramen.utils.garbage import left_out_of_collections
+from ramen.utils.workers import left_out_of_collections
 
 
 def is_looked_through(thing: object) -> bool:

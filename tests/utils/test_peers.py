@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ramen.utils import distributed as module
-from ramen.utils.distributed import GroupError, Peers, attempt_reported_once
+from ramen.utils.distributed import GroupError, Peers
 from tests.helpers.process_team import ProcessTeam
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -36,23 +36,22 @@ def test_uneven_rows_arrive_bit_for_bit(team: ProcessTeam, sizes: list[int], sha
             assert torch.equal(one, expected)
 
 
-def gathered_columns(group: ProcessGroup, sizes: list[int]) -> tuple[dict[str, Tensor], int]:
+def gathered_columns(group: ProcessGroup, sizes: list[int]) -> dict[str, Tensor]:
     peers = Peers(group)
-    peers.begin(sizes[peers.rank])
-    sent, count = peers.traffic.bytes, sizes[peers.rank]
+    count = sizes[peers.rank]
+    peers.begin(count)
     columns = {
         "a": rows(peers.rank, count, torch.float16, (5,)),
         "b": rows(peers.rank, count, torch.int64, ()),
     }
-    return peers.gather_columns(columns, "testing"), peers.traffic.bytes - sent
+    return peers.gather_columns(columns, "testing")
 
 
 def test_columns_travel_together(team: ProcessTeam) -> None:
     sizes = [2, 0, 3]
-    for found, sent in team.run(gathered_columns, sizes, processes=3):
+    for found in team.run(gathered_columns, sizes, processes=3):
         for name, dtype, shape in (("a", torch.float16, (5,)), ("b", torch.int64, ())):
             assert torch.equal(found[name], torch.cat([rows(r, sizes[r], dtype, shape) for r in range(3)]))
-        assert sent == 2 * max(sizes) * (5 * 2 + 8)
 
 
 def agreed(group: ProcessGroup) -> tuple[Any, ...]:
@@ -99,7 +98,7 @@ def out_of_step(group: ProcessGroup) -> str:
     peers = Peers(group)
     try:
         if peers.rank == 1:
-            attempt_reported_once(peers, lambda: 1 / 0, "preparing")
+            peers.attempt(lambda: 1 / 0, "preparing", report_once=True)
         return str(peers.values("something else", "agreeing"))
     except ZeroDivisionError as error:
         return f"reports {error}"
@@ -120,7 +119,7 @@ def reported_once(group: ProcessGroup, failing: list[int]) -> str:
         return peers.rank
 
     try:
-        return str(attempt_reported_once(peers, work, "saving"))
+        return str(peers.attempt(work, "saving", report_once=True))
     except (OSError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -135,12 +134,16 @@ def test_the_first_process_reports_for_all(team: ProcessTeam) -> None:
     assert found[1:] == [f"{elsewhere} 2 is full"] * 2
 
 
+def full_disk() -> None:
+    raise OSError("the disk is full")
+
+
 def lonely(group: ProcessGroup) -> str:
     peers = Peers(group, timeout=2)
     if peers.rank == 1:
         return "it has nothing to say"
     try:
-        peers.agree(OSError("the disk is full"), "saving")
+        peers.attempt(full_disk, "saving")
     except OSError as error:
         return str(error)
     return "nothing"

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.utils.commands import local_processes, refuse_torchrun
+from ramen.utils.commands import refuse_torchrun
 from tests.helpers.torchrun_processes import TorchrunProcesses
 
 
@@ -67,17 +67,6 @@ def test_processes_that_do_not_find_each_other(tmp_path: Path) -> None:
         assert "the processes of the group did not find each other within 3 s" in said
         assert "RAMEN_GROUP_TIMEOUT" in said
     assert time.monotonic() - begin < 60
-
-
-def test_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert local_processes() == 1
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert local_processes() == 4
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "some")
-    with pytest.raises(ValueError, match="LOCAL_WORLD_SIZE must be the number that torchrun sets"):
-        local_processes()
 
 
 def test_a_single_process_is_welcome(monkeypatch: pytest.MonkeyPatch) -> None:

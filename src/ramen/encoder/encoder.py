@@ -125,13 +125,15 @@ class AffineEncoder:
         if statistics is not None:
             statistics.check(len(images), self.base_statistics)
         affine = self._check_affine(affine, len(images))
-        if self.dtype == torch.float16 and affine.requires_grad:
+        if self.dtype == torch.float16 and affine.requires_grad and torch.is_grad_enabled():
+            inside = affine.view_as(affine)
+            wide = self._features(images, inside, statistics, router).float()
             # A gradient has one size per image only as long as no layer mixes the images of a batch.
-            scaling = GradientScaling(per_image=affine.ndim == 2 and statistics is None)
-            inner = self._features(images, scaling.leave(affine), statistics, router)
-            features = scaling.enter(inner.float())
-            return F.normalize(features, dim=-1) if normalize else features
-        features = self._features(images, affine, statistics, router)
+            if wide.requires_grad:
+                _scale_gradients(wide, inside, per_image=affine.ndim == 2 and statistics is None)
+            features = wide.view_as(wide)
+        else:
+            features = self._features(images, affine, statistics, router)
         if not normalize:
             return features
         return F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)
@@ -148,12 +150,10 @@ class AffineEncoder:
 
     @property
     def fused(self) -> bool:
-        """Whether it computes by fused passes."""
         return self._passes is not None
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile compiles the module's own passes."""
         return self._own.compiled
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:
@@ -329,11 +329,8 @@ class AffineEncoder:
 
 
 class _FusedFunction(torch.autograd.Function):
-    """Fused passes as one differentiable function of the norm parameters."""
-
     @staticmethod
     def forward(ctx: Any, prepared: Tensor, affine: Tensor, passes: FusedPasses) -> Tensor:
-        """The features."""
         features, ctx.saved_forward = passes.forward(prepared, affine, keep=True)
         ctx.passes = passes
         return features
@@ -353,47 +350,19 @@ _TARGET_SIZE = 2.0**6
 _SMALLEST = 2.0**-100  # a smaller gradient counts as zero
 
 
-class GradientScaling:
-    """For one backward pass: wrap the encoder's output in ``enter`` and its parameters in ``leave``."""
+def _scale_gradients(features: Tensor, affine: Tensor, *, per_image: bool) -> None:
+    """Scale the gradient where it enters the encoder in fp16, and back where it leaves."""
+    factor = features.new_ones(())
 
-    def __init__(self, per_image: bool) -> None:
-        self.per_image = per_image
-        self.factor: Tensor | float = 1.0
-
-    def enter(self, features: Tensor) -> Tensor:
-        """``features``, in fp32, whose gradient is scaled when it enters the encoder."""
-        result: Tensor = _Enter.apply(features, self)
-        return result
-
-    def leave(self, affine: Tensor) -> Tensor:
-        """``affine``, whose gradient is scaled back when it leaves the encoder."""
-        result: Tensor = _Leave.apply(affine, self)
-        return result
-
-
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, scaling: GradientScaling) -> Tensor:
-        ctx.scaling = scaling
-        return features.view_as(features)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def enter(gradient: Tensor) -> Tensor:
+        nonlocal factor
         size = gradient.abs()
-        largest = size.amax(1, keepdim=True) if ctx.scaling.per_image else size.amax()
-        ctx.scaling.factor = torch.exp2(torch.log2(_TARGET_SIZE / largest.clamp_min(_SMALLEST)).floor())
-        return gradient * ctx.scaling.factor, None
+        largest = size.amax(1, keepdim=True) if per_image else size.amax()
+        factor = torch.exp2(torch.log2(_TARGET_SIZE / largest.clamp_min(_SMALLEST)).floor())
+        return gradient * factor
 
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, affine: Tensor, scaling: GradientScaling) -> Tensor:
-        ctx.scaling = scaling
-        return affine.view_as(affine)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient / ctx.scaling.factor, None
+    features.register_hook(enter)
+    affine.register_hook(lambda gradient: gradient / factor)
 
 
 _LARGE = 10_000_000  # weights; the norms of a smaller tower take as long as its products

@@ -127,7 +127,6 @@ class LayerNorm(Norm):
     """Over the last axes, or over the channel axis of an image-shaped input (timm's ``LayerNorm2d``)."""
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """See ``Norm.normalise``."""
         shape = list(self.param_shape)
         if self.channels_first:
             return F.layer_norm(x.movedim(1, -1), shape, weight, bias, self.eps).movedim(-1, 1)
@@ -138,7 +137,6 @@ class RMSNorm(Norm):
     """Division by the root mean square; no mean is subtracted."""
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """See ``Norm.normalise``."""
         eps = self.eps if self.eps > 0 else None  # None: the precision of the dtype, torch's default
         shape = list(self.param_shape)
         if self.channels_first:
@@ -157,7 +155,6 @@ class GroupNorm(Norm):
         self.groups: int = getattr(original, "num_groups", self.param_shape[0])
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """See ``Norm.normalise``."""
         return F.group_norm(x, self.groups, weight, bias, self.eps)
 
 
@@ -178,7 +175,6 @@ class BatchNorm(Norm):
         self.register_buffer("running_var", buffers["running_var"])
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """See ``Norm.normalise``."""
         given = self.statistics
         if given is not None and given.share > 0:
             return given.normalise(x, self._spread(given.counted, x), weight, bias, self.eps)

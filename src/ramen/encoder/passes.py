@@ -92,12 +92,10 @@ class OwnPasses:
                     layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
 
     def compile(self) -> None:
-        """Let torch.compile compile the module when it is called."""
         self._compiled = torch.compile(self.module)
 
     @property
     def compiled(self) -> bool:
-        """Whether it is compiled."""
         return self._compiled is not None
 
     def places(self) -> dict[str, AffinePlace] | None:
@@ -113,7 +111,6 @@ class OwnPasses:
         }
 
     def frozen(self, affine: Tensor) -> nn.Module:
-        """An ordinary module whose norm layers have these parameters ``(G,)``."""
         names = {id(norm): name for name, norm in self.norms.items()}
         values = {
             (names[id(norm)], kind): affine[piece.start : piece.stop].detach().view(piece.shape)
@@ -147,7 +144,6 @@ class AffineSlice:
 
     @property
     def name(self) -> str:
-        """The parameter's name in the wrapped module."""
         return f"{self.layer}.{self.kind}" if self.layer else self.kind
 
 

@@ -35,7 +35,6 @@ class ImageHalf(nn.Module):
         self._keep_used_parts()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Image features ``(B, d)``, not normalised."""
         return pooled(self.model.get_image_features(pixel_values=images))
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ramen.methods._method import Prediction
 from ramen.methods._passes import Support
-from ramen.utils.distributed import Group, Peers, attempt_reported_once
+from ramen.utils.distributed import Group, Peers
 
 _Value = TypeVar("_Value")
 
@@ -39,7 +39,7 @@ class Team:
 
     def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
         """What ``work`` returns, if it succeeds in all processes; the first one reports an error."""
-        return work() if self.peers is None else attempt_reported_once(self.peers, work, what)
+        return work() if self.peers is None else self.peers.attempt(work, what, report_once=True)
 
     def first(self, work: Callable[[], _Value]) -> _Value:
         """What ``work`` returns in the first process, which alone does it; all get it, by way of JSON."""

@@ -36,23 +36,14 @@ _NEARLY = {4: 1e-3, 8: 1e-9}
 
 @dataclass(frozen=True)
 class Mixture:
-    """What is drawn for images: which changes, how strong, and how they are mixed.
+    """What is drawn for images: which changes, how strong, and how they are mixed."""
 
-    Attributes:
-        changes: Numbers in ``CHANGES``, ``(N, chains, longest)``.
-        levels: How strong, from 0.1 to the severity, in the same shape.
-        signs: -1 or 1, for changes with a direction, in the same shape.
-        lengths: How many changes of a chain are made, ``(N, chains)``.
-        weights: Of the chains, ``(N, chains)``; their sum is 1.
-        share: Of the image itself in the mixture, ``(N,)``.
-    """
-
-    changes: Tensor
-    levels: Tensor
-    signs: Tensor
-    lengths: Tensor
-    weights: Tensor
-    share: Tensor
+    changes: Tensor  # numbers in ``CHANGES``, ``(N, chains, longest)``
+    levels: Tensor  # how strong, from 0.1 to the severity, in the same shape
+    signs: Tensor  # -1 or 1, for changes with a direction, in the same shape
+    lengths: Tensor  # how many changes of a chain are made, ``(N, chains)``
+    weights: Tensor  # of the chains, ``(N, chains)``; their sum is 1
+    share: Tensor  # of the image itself in the mixture, ``(N,)``
 
 
 def mixed_views(views: Tensor, keys: Tensor, severity: float, seed: int = 0) -> Tensor:

@@ -46,11 +46,9 @@ class LimitedReads(io.BytesIO):
         self._allowed = self._left = MAX_READS + len(data) // _BYTES_PER_READ
 
     def allow(self, pieces: int) -> None:
-        """Let so many more pieces be read."""
         self._left += pieces
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes."""
         self._left -= 1
         if self._left < 0:
             raise ValueError(f"it has too many parts: more than {self._allowed:,} pieces were read")

@@ -424,7 +424,6 @@ def _check_size(size: object) -> tuple[int, int]:
 def _constants(
     mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """White, mean and standard deviation on a device."""
     white, *channels = (
         torch.tensor(values, dtype=torch.float32, device="cpu").to(device) for values in (255.0, mean, std)
     )

@@ -282,7 +282,6 @@ class _Matrix:
 
 
 def _bytes_per_image(images: Tensor, passes: list[tuple[_Matrix, int]]) -> int:
-    """The most memory that one image of a batch needs."""
     shape, most = list(images.shape), 1
     for matrix, dim in passes:
         read = math.prod(shape[1:])
@@ -307,7 +306,6 @@ def _multiply(images: Tensor, passes: list[tuple[_Matrix, int]]) -> Tensor:
 
 
 def _combined(sums: tuple[Tensor, ...], scales: tuple[float, ...]) -> Tensor:
-    """The pixels, given the sums of each digit."""
     total = sums[0]
     for higher, scale in zip(sums[1:], scales[1:], strict=True):
         total = higher.add_(total.floor_(), alpha=scale)

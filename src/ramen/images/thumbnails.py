@@ -18,15 +18,10 @@ _QUALITY = 80
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small image.
+    """A small image."""
 
-    Attributes:
-        source: What an ``img`` element refers to; the image itself.
-        pixelated: Whether it is so small that its pixels should be seen.
-    """
-
-    source: str
-    pixelated: bool
+    source: str  # what an ``img`` element refers to; the image itself
+    pixelated: bool  # whether it is so small that its pixels should be seen
 
 
 def make_thumbnails(paths: Iterable[str], settings: DecodingSettings) -> Iterator[Thumbnail | None]:
@@ -36,7 +31,6 @@ def make_thumbnails(paths: Iterable[str], settings: DecodingSettings) -> Iterato
 
 
 def make_thumbnail(path: str, settings: DecodingSettings) -> Thumbnail | None:
-    """A thumbnail of one file."""
     try:
         image = _reduced_jpeg(path, settings) or decode(path, settings)
     except ValueError:

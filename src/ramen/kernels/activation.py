@@ -119,7 +119,6 @@ def _erf(x, bell):
 
 @kernels.program
 def activate(x_pointer, output_pointer, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """The activation."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_pointer + place, mask=place < size, other=0.0).to(tl.float32)
     if KIND == 0:

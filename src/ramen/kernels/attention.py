@@ -139,7 +139,6 @@ def _weights(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _by_head(tokens: Tensor, heads: int) -> Tensor:
-    """``(heads, T, head width)`` of ``(T, D)``."""
     parts: Tensor = tokens.unflatten(-1, (heads, -1))
     return parts.transpose(0, 1).contiguous()
 
@@ -291,7 +290,6 @@ def attend(
     qkv_pointer, output_pointer, lse_pointer, tokens, heads, scale,
     HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LAST_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The outputs of some queries."""
     width, factor = heads * HEAD, scale * 1.4426950408889634
     place, output_place, query_place = _places(tokens, width, heads, HEAD)
     qkv = qkv_pointer + place
@@ -384,7 +382,6 @@ def attend_backward_keys(
     qkv_pointer, gradient_pointer, lse_pointer, delta_pointer, result_pointer, tokens, heads, scale,
     HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LAST_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of some keys and values."""
     width, factor = heads * HEAD, scale * 1.4426950408889634
     place, output_place, query_place = _places(tokens, width, heads, HEAD)
     qkv = qkv_pointer + place
@@ -433,7 +430,6 @@ def _single_weights(query, key, there, scale):
 def attend_single(
     query_pointer, kv_pointer, output_pointer, tokens, heads, scale, HEAD: tl.constexpr, TOKENS: tl.constexpr
 ):
-    """The output of an image's single query."""
     own, keys, there = _single_places(tokens, heads, HEAD, TOKENS)
     query = tl.load(query_pointer + own).to(tl.float32)
     key = tl.load(kv_pointer + keys, mask=there[:, None], other=0.0).to(tl.float32)

@@ -39,14 +39,10 @@ class ChannelNorm:
 
 @dataclass(frozen=True)
 class MapGradients:
-    """What a backward pass returns.
+    """What a backward pass returns."""
 
-    Attributes:
-        of_input: The gradient of ``x``; None if it was not asked for.
-        after_relu: That of the sum before the ReLU, which is also that of ``skip``; None if not asked for.
-    """
-
-    of_input: Tensor | None
+    of_input: Tensor | None  # the gradient of ``x``; None if it was not asked for
+    # that of the sum before the ReLU, which is also that of ``skip``; None if not asked for
     after_relu: Tensor | None
 
 
@@ -286,24 +282,11 @@ def _factor_and_shift_of(
 
 @kernels.program
 def channel_norm_forward(
-    x_pointer,
-    skip_pointer,
-    output_pointer,
-    mean_pointer,
-    scale_pointer,
-    affine_pointer,
-    affine_stride,
-    weight_at,
-    bias_at,
-    pixels,
-    channels,
-    HAS_SKIP: tl.constexpr,
-    RELU: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    TILE: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+    x_pointer, skip_pointer, output_pointer, mean_pointer, scale_pointer, affine_pointer, affine_stride,
+    weight_at, bias_at, pixels, channels,
+    HAS_SKIP: tl.constexpr, RELU: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    TILE: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
     """Some channels of some pixels of one image."""
     image = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -325,35 +308,13 @@ def channel_norm_forward(
 
 @kernels.program
 def channel_norm_backward(
-    gradient_pointer,
-    other_pointer,
-    x_pointer,
-    output_pointer,
-    of_input_pointer,
-    after_relu_pointer,
-    mean_pointer,
-    scale_pointer,
-    affine_pointer,
-    affine_stride,
-    rows_pointer,
-    rows_stride,
-    chunk_stride,
-    weight_at,
-    bias_at,
-    pixels,
-    channels,
-    chunk_pixels,
-    HAS_OTHER: tl.constexpr,
-    RELU: tl.constexpr,
-    HAS_OUTPUT: tl.constexpr,
-    NEEDS_INPUT: tl.constexpr,
-    NEEDS_SKIP: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    TILE: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    gradient_pointer, other_pointer, x_pointer, output_pointer, of_input_pointer, after_relu_pointer,
+    mean_pointer, scale_pointer, affine_pointer, affine_stride, rows_pointer, rows_stride, chunk_stride,
+    weight_at, bias_at, pixels, channels, chunk_pixels,
+    HAS_OTHER: tl.constexpr, RELU: tl.constexpr, HAS_OUTPUT: tl.constexpr, NEEDS_INPUT: tl.constexpr,
+    NEEDS_SKIP: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr,
+    CHANNELS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Some channels of a chunk of one image's pixels: their gradients, and the chunk's sums."""
     image = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)

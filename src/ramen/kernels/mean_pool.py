@@ -89,17 +89,9 @@ def _backward_triton(gradient: Tensor, shape: torch.Size, window: Window) -> Ten
 
 @kernels.program
 def mean_pool(
-    x_pointer,
-    output_pointer,
-    height,
-    width,
-    rows,
-    columns,
-    channels,
-    DOWN: tl.constexpr,
-    ACROSS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x_pointer, output_pointer, height, width, rows, columns, channels,
+    DOWN: tl.constexpr, ACROSS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A part of one row of windows of one image."""
     row = tl.program_id(0).to(tl.int64)  # counted over all images
     image, own_row = row // rows, row % rows
@@ -119,17 +111,9 @@ def mean_pool(
 
 @kernels.program
 def mean_pool_backward(
-    gradient_pointer,
-    total_pointer,
-    height,
-    width,
-    rows,
-    columns,
-    channels,
-    DOWN: tl.constexpr,
-    ACROSS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    gradient_pointer, total_pointer, height, width, rows, columns, channels,
+    DOWN: tl.constexpr, ACROSS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A part of one row of pixels of one image; pixels in no window get zero."""
     pixel_row = tl.program_id(0).to(tl.int64)
     image, own_row = pixel_row // height, pixel_row % height // DOWN

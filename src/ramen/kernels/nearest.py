@@ -127,24 +127,11 @@ def _nearest_triton(
 
 @kernels.program
 def find_nearest(
-    products_pointer,
-    products_stride,
-    batch,
-    table_pointer,
-    table_stride,
-    slots,
-    queries_pointer,
-    embeddings_pointer,
-    width,
-    rows_pointer,
-    valid_pointer,
-    distances_pointer,
-    IN_TWO_PARTS: tl.constexpr,
-    REMAINDER_SCALE: tl.constexpr,
-    TOPK: tl.constexpr,
-    SLOTS: tl.constexpr,
+    products_pointer, products_stride, batch, table_pointer, table_stride, slots, queries_pointer,
+    embeddings_pointer, width, rows_pointer, valid_pointer, distances_pointer,
+    IN_TWO_PARTS: tl.constexpr, REMAINDER_SCALE: tl.constexpr, TOPK: tl.constexpr, SLOTS: tl.constexpr,
     WIDTH: tl.constexpr,
-):
+):  # fmt: skip
     """One query and one queue: the best entry, then the next best, and so on."""
     query = tl.program_id(0).to(tl.int64)
     queue = tl.program_id(1)

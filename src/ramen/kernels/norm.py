@@ -291,29 +291,11 @@ def _backward_triton(
 
 @kernels.program
 def norm_forward(
-    x_pointer,
-    x_stride,
-    delta_pointer,
-    delta_stride,
-    shift_pointer,
-    total_pointer,
-    output_pointer,
-    mean_pointer,
-    scale_pointer,
-    affine_pointer,
-    affine_stride,
-    weight_at,
-    bias_at,
-    tokens,
-    width,
-    eps,
-    HAS_DELTA: tl.constexpr,
-    HAS_SHIFT: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    TILE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    x_pointer, x_stride, delta_pointer, delta_stride, shift_pointer, total_pointer, output_pointer,
+    mean_pointer, scale_pointer, affine_pointer, affine_stride, weight_at, bias_at, tokens, width, eps,
+    HAS_DELTA: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    TILE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A tile of one image's tokens: add, normalise, scale and shift."""
     image = tl.program_id(0).to(tl.int64)
     token = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -346,30 +328,12 @@ def norm_forward(
 
 @kernels.program
 def norm_backward(
-    gradient_pointer,
-    gradient_stride,
-    input_pointer,
-    input_stride,
-    mean_pointer,
-    scale_pointer,
-    skip_pointer,
-    total_pointer,
-    affine_pointer,
-    affine_stride,
-    rows_pointer,
-    rows_stride,
-    chunk_stride,
-    weight_at,
-    bias_at,
-    tokens,
-    width,
-    chunk_tokens,
-    HAS_SKIP: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    gradient_pointer, gradient_stride, input_pointer, input_stride, mean_pointer, scale_pointer,
+    skip_pointer, total_pointer, affine_pointer, affine_stride, rows_pointer, rows_stride, chunk_stride,
+    weight_at, bias_at, tokens, width, chunk_tokens,
+    HAS_SKIP: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """A chunk of one image's tokens: their gradient, and the chunk's sum for weight and bias."""
     image = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)

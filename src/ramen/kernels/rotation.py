@@ -78,20 +78,10 @@ def _turn_triton(parts: Tensor, cos: Tensor, sin: Tensor, neighbours: bool, back
 
 @kernels.program
 def turn_pairs(
-    parts_pointer,
-    image_stride,
-    token_stride,
-    head_stride,
-    cos_pointer,
-    sin_pointer,
-    tokens,
-    pairs,
+    parts_pointer, image_stride, token_stride, head_stride, cos_pointer, sin_pointer, tokens, pairs,
     width,
-    NEIGHBOURS: tl.constexpr,
-    BACK: tl.constexpr,
-    TILE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    NEIGHBOURS: tl.constexpr, BACK: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """All pairs of some tokens of one image, over all heads, in place."""
     image = tl.program_id(0).to(tl.int64)
     token = tl.program_id(1) * TILE + tl.arange(0, TILE)

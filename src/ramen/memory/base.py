@@ -15,19 +15,12 @@ SHARES = "a group of processes saved it as shares: load it and save it once in o
 
 @dataclass(frozen=True)
 class Patch:
-    """New values of some rows of tensors in a memory's state.
+    """New values of some rows of tensors in a memory's state."""
 
-    Attributes:
-        places: The rows, ``(n,)``.
-        values: By the name of a tensor, ``(n, ...)`` each.
-        length: How many rows these tensors have now.
-        fill: What rows hold that no patch has named so far.
-    """
-
-    places: Tensor
-    values: dict[str, Tensor]
-    length: int
-    fill: int
+    places: Tensor  # the rows, ``(n,)``
+    values: dict[str, Tensor]  # by the name of a tensor, ``(n, ...)`` each
+    length: int  # how many rows these tensors have now
+    fill: int  # what rows hold that no patch has named so far
 
 
 class StreamMemory(ABC):

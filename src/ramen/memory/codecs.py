@@ -99,11 +99,9 @@ class SignCodec:
         return (eights << bit).sum(2, dtype=torch.uint8), torch.where(scales >= limits.tiny, scales, 0)
 
     def decode(self, stored: Tensor, scales: Tensor) -> Tensor:
-        """The gradients ``(n, G)`` in fp32, as exactly as they are stored."""
         return self.blocks.flat(self._unpacked(stored, scales, 0))
 
     def sum_rows(self, stored: Tensor, scales: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-        """As ``FloatCodec.sum_rows``."""
         used, position = rows.unique(return_inverse=True)
         scales = scales[used]
         step = max(1, _PANEL_BYTES // (4 * len(used)) // UNIT) * UNIT // 8
@@ -212,7 +210,6 @@ class Tables:
 
     @classmethod
     def of(cls, sizes: tuple[int, ...], device: torch.device) -> "Tables":
-        """Compute them for blocks of these sizes."""
         columns: list[int] = []
         members: list[list[int]] = []
         units: list[tuple[int, int, int]] = []

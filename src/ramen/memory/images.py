@@ -1,12 +1,13 @@
 """A memory of whole images, of which a policy decides by slot numbers which ones stay."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from ramen.memory.base import StreamMemory, expect, expect_finite, expect_names
+from ramen.memory.policies import SlotPolicy
 from ramen.utils.distributed import Peers
 
 
@@ -82,25 +83,6 @@ class ImageStore:
         return self.capacity * 3 * height * width * self.dtype.itemsize
 
 
-class SlotPolicy(Protocol):
-    """Decides which slot an image takes, from facts about it; ``Reservoir`` and ``TimelyBalanced`` do."""
-
-    def emptied(self) -> Self:
-        """The same policy before the first image."""
-
-    def insert(self, *facts: Any) -> int | None:
-        """The slot that an image takes, whatever was in it; None if the image is dropped."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What is known of the filled slots."""
-
-    def restored(self, state: Mapping[str, Tensor], filled: int) -> Self:
-        """The same policy, continuing from ``state`` with so many filled slots."""
-
-    def most_bytes(self) -> int:
-        """The most that ``state`` takes."""
-
-
 _Policy = TypeVar("_Policy", bound=SlotPolicy)
 
 
@@ -137,12 +119,10 @@ class ImageMemory(StreamMemory, Generic[_Policy]):
 
     @property
     def images(self) -> Tensor:
-        """The stored images, ``(len, 3, H, W)``; not a copy."""
         self.settle()
         return self._store.images
 
     def storable(self, images: Tensor) -> Tensor:
-        """Which images stay finite as they are stored, ``(B,)``; ValueError if they have another size."""
         self._store.check(images)
         return self._store.storable(images)
 
@@ -176,21 +156,17 @@ class ImageMemory(StreamMemory, Generic[_Policy]):
     # -- state --------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget everything."""
         self.policy = self.policy.emptied()
         self._batch, self._placed = None, {}
         self._store.clear()
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the images and of what the policy knows."""
         return {"images": self.images.clone(), **self.policy.state()}
 
     def check(self, state: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless ``state`` could be the content of this memory."""
         self._restored(state)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned; a ValueError leaves the memory unchanged."""
         self._store, self.policy = self._restored(state)
         self._batch, self._placed = None, {}
 

@@ -122,17 +122,14 @@ class LowestEntropyMemory(StreamMemory):
         }
 
     def recordable_on(self, device: torch.device) -> bool:
-        """Whether a CUDA graph on ``device`` may hold it: its tensors never move, and nothing waits."""
         return self.device == device
 
     def most_bytes(self) -> int:
-        """Its size in bytes, which does not depend on the content."""
         counts = self.classes * torch.int64.itemsize
         slots = self.classes * self.capacity
         return counts + slots * sum(column.row_bytes for column in self.columns.values())
 
     def fill(self) -> tuple[int, int]:
-        """How many entries it holds, and how many it can hold."""
         return int(self._counts.sum()), self.classes * self.capacity
 
     def __getitem__(self, name: str) -> Tensor:
@@ -202,7 +199,6 @@ class LowestEntropyMemory(StreamMemory):
     # -- state --------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget everything."""
         for tensor in (self._counts, *self._tables.values()):
             tensor.zero_()
 
@@ -210,11 +206,9 @@ class LowestEntropyMemory(StreamMemory):
         return (self.classes, self.capacity, *column.row_shape)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of all content."""
         return {name: table.clone() for name, table in ({"counts": self._counts} | self._tables).items()}
 
     def check(self, state: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless ``state`` could be the content of this memory."""
         expect_names("the memory's state", state, {"counts", *self.columns})
         expect("counts", state["counts"], torch.int64, (self.classes,))
         for name, column in self.columns.items():
@@ -231,7 +225,6 @@ class LowestEntropyMemory(StreamMemory):
             )
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned; if it does not fit, raise an error and change nothing."""
         self.check(state)
         self._counts.copy_(state["counts"])
         for name, table in self._tables.items():

@@ -7,14 +7,65 @@ one.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ramen.memory.base import expect, expect_at_least, expect_finite
 
+_INTEGERS, _FLOATS = torch.int64, torch.float64
 
-class Reservoir:
+
+class SlotPolicy:
+    """Decides which slot an image takes, from facts about it.
+
+    Attributes:
+        columns: The lists that are saved, by name; those that are empty at the start have an entry per slot.
+        labels: Of the filled slots.
+    """
+
+    columns: ClassVar[dict[str, torch.dtype]]
+    capacity: int
+    classes: int
+    labels: list[int]
+
+    def insert(self, *facts: Any) -> int | None:
+        """The slot that an image takes, whatever was in it; None if the image is dropped."""
+        raise NotImplementedError
+
+    def emptied(self) -> Self:
+        """The same policy before the first image."""
+        return replace(self)  # type: ignore[type-var]  # all of them are dataclasses
+
+    def most_bytes(self) -> int:
+        """The most that ``state`` takes."""
+        empty = self.emptied()
+        return 8 * sum(len(getattr(empty, name)) or self.capacity for name in self.columns)
+
+    def state(self) -> dict[str, Tensor]:
+        """What is known of the filled slots."""
+        return {n: torch.tensor(getattr(self, n), dtype=t, device="cpu") for n, t in self.columns.items()}
+
+    def restored(self, state: Mapping[str, Tensor], filled: int) -> Self:
+        """The same policy, continuing from ``state`` with so many filled slots."""
+        other = self.emptied()
+        for name, dtype in self.columns.items():
+            expect(name, state[name], dtype, (len(getattr(other, name)) or filled,))
+            expect_finite(name, state[name])
+            setattr(other, name, state[name].tolist())
+        if any(not 0 <= label < self.classes for label in other.labels):
+            raise ValueError(f"labels in the state must be between 0 and {self.classes - 1}")
+        other.check_restored(state)
+        return other
+
+    def check_restored(self, state: Mapping[str, Tensor]) -> None:
+        """Raise ValueError if what was restored contradicts itself."""
+
+
+@dataclass
+class Reservoir(SlotPolicy):
     """Prediction-balanced reservoir sampling: labels in ``capacity`` slots, and how many of each were seen.
 
     Gong et al., "NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation", NeurIPS 2022.
@@ -26,10 +77,15 @@ class Reservoir:
     ([0, 1, None], 1, [0, 1])
     """
 
-    def __init__(self, capacity: int, classes: int) -> None:
-        self.capacity = capacity
-        self.labels: list[int] = []  # of the filled slots
-        self.seen = [0] * classes
+    columns: ClassVar = {"labels": _INTEGERS, "seen": _INTEGERS}
+
+    capacity: int
+    classes: int
+    labels: list[int] = field(default_factory=list, init=False)
+    seen: list[int] = field(init=False)  # of each class
+
+    def __post_init__(self) -> None:
+        self.seen = [0] * self.classes
 
     def insert(self, label: int, draws: Sequence[float]) -> int | None:
         """The slot that an image takes, replacing its content; None if the image is dropped.
@@ -58,62 +114,35 @@ class Reservoir:
         self.labels[slot] = label
         return slot
 
-    def emptied(self) -> "Reservoir":
-        """The same reservoir before the first image."""
-        return Reservoir(self.capacity, len(self.seen))
-
-    def most_bytes(self) -> int:
-        """The most that ``state`` takes."""
-        return 8 * (self.capacity + len(self.seen))
-
-    def state(self) -> dict[str, Tensor]:
-        """Labels and counts."""
-        columns = {"labels": self.labels, "seen": self.seen}
-        return {n: torch.tensor(v, dtype=torch.int64, device="cpu") for n, v in columns.items()}
-
-    def restored(self, state: Mapping[str, Tensor], filled: int) -> "Reservoir":
-        """A reservoir like this one that continues from ``state``, with ``filled`` slots."""
-        classes = len(self.seen)
-        expect("labels", state["labels"], torch.int64, (filled,))
-        expect("seen", state["seen"], torch.int64, (classes,))
-        reservoir = self.emptied()
-        reservoir.labels, reservoir.seen = state["labels"].tolist(), state["seen"].tolist()
-        held = Counter(reservoir.labels)
-        if any(not 0 <= label < classes for label in held):
-            raise ValueError(f"labels in the state must be between 0 and {classes - 1}, got {sorted(held)}")
-        if any(held[label] > count for label, count in enumerate(reservoir.seen)):
+    def check_restored(self, state: Mapping[str, Tensor]) -> None:
+        held = Counter(self.labels)
+        if any(held[label] > count for label, count in enumerate(self.seen)):
             raise ValueError("seen in the state must be at least the number of labels held of each class")
-        return reservoir
 
 
-class TimelyBalanced:
+@dataclass
+class TimelyBalanced(SlotPolicy):
     """RoTTA's memory: category-balanced sampling with timeliness and uncertainty (CSTU).
 
     Yuan et al., "Robust Test-Time Adaptation in Dynamic Scenarios", CVPR 2023. Every class has the same
     quota; within it, old items and items that the model was uncertain about are replaced.
-
-    Args:
-        capacity: M, the most items.
-        classes: C; the quota of a class is M / C, a fraction if C does not divide M.
-        timeliness: Weight of an item's age in its score; the item with the largest score is replaced.
-        uncertainty: Weight of its entropy, as a share of the largest possible entropy.
     """
 
-    def __init__(
-        self, capacity: int, classes: int, timeliness: float = 1.0, uncertainty: float = 1.0
-    ) -> None:
-        self.capacity, self.classes = capacity, classes
-        self.timeliness, self.uncertainty = timeliness, uncertainty
-        self._unit = uncertainty / (math.log(classes) or 1.0)  # with a single class the entropy is always 0
-        self.labels: list[int] = []  # one per filled slot, like the other lists
-        self.entropies: list[float] = []
-        self.ages: list[int] = []  # how many items have been offered since, including itself
+    columns: ClassVar = {"labels": _INTEGERS, "entropies": _FLOATS, "ages": _INTEGERS}
+
+    capacity: int  # m, the most items
+    classes: int  # c; the quota of a class is M / C, a fraction if C does not divide M
+    # weight of an item's age in its score; the item with the largest score is replaced
+    timeliness: float = 1.0
+    uncertainty: float = 1.0  # weight of its entropy, as a share of the largest possible entropy
+    labels: list[int] = field(default_factory=list, init=False)
+    entropies: list[float] = field(default_factory=list, init=False)
+    ages: list[int] = field(default_factory=list, init=False)  # how many have been offered since, with itself
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def insert(self, label: int, entropy: float) -> int | None:
-        """Offer an item; return the slot that it takes, or None. All other items age by one."""
         slot = self._slot(label, entropy)
         if slot == len(self):
             self.labels.append(label)
@@ -143,40 +172,15 @@ class TimelyBalanced:
         return worst if score > self._score(0, entropy) else None
 
     def _score(self, age: int, entropy: float) -> float:
-        return self.timeliness / (1 + math.exp(-age / self.capacity)) + self._unit * entropy
+        largest = math.log(self.classes) or 1.0  # with a single class the entropy is always 0
+        return self.timeliness / (1 + math.exp(-age / self.capacity)) + self.uncertainty / largest * entropy
 
-    def emptied(self) -> "TimelyBalanced":
-        """The same memory before the first image."""
-        return TimelyBalanced(self.capacity, self.classes, self.timeliness, self.uncertainty)
-
-    def most_bytes(self) -> int:
-        """The most that ``state`` takes."""
-        return 24 * self.capacity
-
-    def state(self) -> dict[str, Tensor]:
-        """Labels, entropies and ages."""
-        return {
-            "labels": torch.tensor(self.labels, dtype=torch.int64, device="cpu"),
-            "entropies": torch.tensor(self.entropies, dtype=torch.float64, device="cpu"),
-            "ages": torch.tensor(self.ages, dtype=torch.int64, device="cpu"),
-        }
-
-    def restored(self, state: Mapping[str, Tensor], filled: int) -> "TimelyBalanced":
-        """A memory like this one that continues from ``state``, with ``filled`` slots."""
-        expect("labels", state["labels"], torch.int64, (filled,))
-        expect("entropies", state["entropies"], torch.float64, (filled,))
-        expect("ages", state["ages"], torch.int64, (filled,))
-        memory = self.emptied()
-        memory.labels, memory.ages = state["labels"].tolist(), state["ages"].tolist()
-        memory.entropies = state["entropies"].tolist()
-        if any(not 0 <= label < self.classes for label in memory.labels):
-            raise ValueError(f"labels in the state must be between 0 and {self.classes - 1}")
-        if any(age < 1 for age in memory.ages) or not all(map(math.isfinite, memory.entropies)):
-            raise ValueError("ages in the state must be at least 1, and entropies finite")
-        return memory
+    def check_restored(self, state: Mapping[str, Tensor]) -> None:
+        expect_at_least("ages", state["ages"], 1)
 
 
-class MostConfident:
+@dataclass
+class MostConfident(SlotPolicy):
     """Labels and confidences of up to ``shots`` images of each class, by slot: CLIPTTA's memory.
 
     Lafon et al., "CLIPTTA: Robust Contrastive Vision-Language Test-Time Adaptation", NeurIPS 2025.
@@ -186,11 +190,16 @@ class MostConfident:
     (0, 1, None, 0, [0, 1])
     """
 
-    def __init__(self, shots: int, classes: int) -> None:
-        self.shots, self.classes = shots, classes
-        self.labels: list[int] = []  # of the filled slots
-        self.confidences: list[float] = []
-        self._slots: list[list[int]] = [[] for _ in range(classes)]  # of each class, in ascending order
+    columns: ClassVar = {"labels": _INTEGERS, "confidences": _FLOATS}
+
+    shots: int
+    classes: int
+    labels: list[int] = field(default_factory=list, init=False)
+    confidences: list[float] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.capacity = self.shots * self.classes
+        self._slots: list[list[int]] = [[] for _ in range(self.classes)]  # of each class, in ascending order
 
     def insert(self, label: int, confidence: float) -> int | None:
         """The slot that an image takes: a new one, or that of the least confident of its class if surer."""
@@ -214,36 +223,9 @@ class MostConfident:
         chosen = (sorted(own, key=draws.__getitem__)[:per_class] for own in self._slots)
         return sorted(slot for slots in chosen for slot in slots)
 
-    def emptied(self) -> "MostConfident":
-        """The same policy before the first image."""
-        return MostConfident(self.shots, self.classes)
-
-    def most_bytes(self) -> int:
-        """The most that ``state`` takes."""
-        return 16 * self.shots * self.classes
-
-    def state(self) -> dict[str, Tensor]:
-        """Labels and confidences."""
-        return {
-            "labels": torch.tensor(self.labels, dtype=torch.int64, device="cpu"),
-            "confidences": torch.tensor(self.confidences, dtype=torch.float64, device="cpu"),
-        }
-
-    def restored(self, state: Mapping[str, Tensor], filled: int) -> "MostConfident":
-        """A policy like this one that continues from ``state``, with ``filled`` slots."""
-        expect("labels", state["labels"], torch.int64, (filled,))
-        expect("confidences", state["confidences"], torch.float64, (filled,))
-        expect_finite("confidences", state["confidences"])
+    def check_restored(self, state: Mapping[str, Tensor]) -> None:
         expect_at_least("confidences", state["confidences"], 0)
-        other = self.emptied()
-        other.labels, other.confidences = state["labels"].tolist(), state["confidences"].tolist()
-        held = Counter(other.labels)
-        if any(not 0 <= label < self.classes for label in held):
-            raise ValueError(
-                f"labels in the state must be between 0 and {self.classes - 1}, got {sorted(held)}"
-            )
-        if any(count > self.shots for count in held.values()):
+        for slot, label in enumerate(self.labels):
+            self._slots[label].append(slot)
+        if any(len(own) > self.shots for own in self._slots):
             raise ValueError(f"labels in the state must hold at most {self.shots} images of each class")
-        for slot, label in enumerate(other.labels):
-            other._slots[label].append(slot)
-        return other

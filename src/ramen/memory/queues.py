@@ -38,12 +38,7 @@ _LEAST_SHARE = 16  # with fixed shapes a table starts at this fraction of its li
 
 @dataclass(frozen=True)
 class Staged:
-    """A batch that is about to enter the memory, in stored form; in a group, the global batch.
-
-    Attributes:
-        keep: What may enter.
-        own: Which entries are those of this process's images.
-    """
+    """A batch that is about to enter the memory, in stored form; in a group, the global batch."""
 
     queues: Tensor
     embeddings: Tensor
@@ -52,7 +47,8 @@ class Staged:
     entropies: Tensor
     tags: Tensor
     numbers: Tensor
-    keep: Tensor
+    keep: Tensor  # what may enter
+    # which entries are those of this process's images
     own: slice = field(default_factory=lambda: slice(None))
 
 
@@ -98,19 +94,15 @@ class Queues(StreamMemory):
     # -- size ---------------------------------------------------------------------------------------
 
     def max_bytes(self) -> dict[torch.device, int]:
-        """What the memory takes on each of its devices when every queue is full."""
         return self.plan.max_bytes()
 
     def most_bytes(self) -> int:
-        """The same, for all devices together."""
         return sum(self.max_bytes().values())
 
     def allocated_bytes(self) -> int:
-        """What the memory takes now."""
         return self._table.bytes() + sum(t.numel() * t.element_size() for t in self._index.values())
 
     def fill(self) -> tuple[int, int]:
-        """How many entries it holds, and how many it can hold."""
         return len(self), self.slots
 
     def _check_fits(self) -> None:
@@ -135,7 +127,6 @@ class Queues(StreamMemory):
 
     @plain_numerics()
     def clear(self) -> None:
-        """Forget everything and give the rows back."""
         self.generation += 1
         self.seen = 0
         self._most_rows = 1  # rows that may be in use, the spare one included: an upper bound
@@ -151,7 +142,6 @@ class Queues(StreamMemory):
         self._index["table"].fill_(-1)[-1] = SPARE_ROW
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the whole content."""
         index = {name: tensor.clone() for name, tensor in self._index.items()}
         return {
             **self._table.state(int(index["used"])),
@@ -160,7 +150,6 @@ class Queues(StreamMemory):
         }
 
     def check(self, state: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless ``state`` could be the content of this memory."""
         if "share" in state:
             raise ValueError(SHARES)
         expect_names("the memory's state", state, {*self.columns, *self._index, "seen"})
@@ -174,7 +163,6 @@ class Queues(StreamMemory):
             expect_at_least(name, state[name], 0)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned; a ValueError leaves the memory unchanged."""
         self.check(state)
         rows = int(state["used"])
         table = self._table.restored(state, rows)
@@ -226,7 +214,6 @@ class Queues(StreamMemory):
         return self._slots
 
     def unpatched(self) -> dict[str, Tensor]:
-        """Counters."""
         counters = {name: self._index[name].cpu().clone() for name in ("counts", "used")}
         return counters | {"seen": torch.tensor(self.seen, device="cpu")}
 

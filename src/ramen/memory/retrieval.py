@@ -38,13 +38,11 @@ class Memory(Queues):
     """
 
     def recordable_on(self, device: torch.device) -> bool:
-        """Whether a CUDA graph on ``device`` may hold all that a step does with it, ``admit`` excepted."""
         waits = self.device.type != "cpu" and not kernels.usable_on(self.device)  # in sums of rows
         one_device = self.gradient_device == self.device == device
         return one_device and self.plan.fifo == "exact" and not waits
 
     def recording_key(self) -> Hashable:
-        """A recording is valid only as long as this stays equal."""
         return self.generation, self.fixed_shapes
 
     def select(

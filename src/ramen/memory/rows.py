@@ -20,12 +20,10 @@ class ColumnSpec:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of one row."""
         return (self.width,) if self.width else ()
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per row."""
         return max(1, self.width) * self.dtype.itemsize
 
 
@@ -44,7 +42,6 @@ class RowTable:
         self.tensors = {name: _room(column, 1).zero_() for name, column in columns.items()}
 
     def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows."""
         # Halves, quarters, ... of the limit: when that is reached, the old rows are at most half of it.
         size = self.limit
         while size // 2 >= rows:
@@ -72,7 +69,6 @@ class RowTable:
         return {name: tensor[:rows].clone() for name, tensor in self.tensors.items()}
 
     def rows(self, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows, on the CPU."""
         return {name: t[rows.to(t.device)].cpu() for name, t in self.tensors.items()}
 
     def put_back(self, state: dict[str, Tensor]) -> None:
@@ -96,7 +92,6 @@ class RowTable:
         return table
 
     def bytes(self) -> int:
-        """Bytes allocated now."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
 

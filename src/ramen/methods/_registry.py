@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ramen.utils import checks
 from ramen.utils.checks import nearest
-from ramen.utils.user_files import forget_file, load_file
+from ramen.utils.files import forget_file, load_file
 
 if TYPE_CHECKING:
     from ramen.methods._method import Method

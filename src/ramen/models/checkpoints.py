@@ -35,7 +35,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise ValueError(f"pretrained: {path} is not a file")
     if path.suffix == ".safetensors":
-        return _of_safetensors(path)
+        return read_safetensors(path)
     if is_torchscript(path):
         return read_torchscript(path)
     try:
@@ -49,18 +49,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _of_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path, argument: str = "pretrained") -> dict[str, Tensor]:
+    """The tensors of a safetensors file; an error names the argument that it was given as."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"pretrained: {path} cannot be read: {error}") from None
+        raise ValueError(f"{argument}: {path} cannot be read: {error}") from None
 
 
 def _state_dict(content: object) -> dict[str, Tensor]:
-    """The weights in what a training program saved."""
     while isinstance(content, Mapping):
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
         if inner is None:
@@ -107,7 +107,6 @@ def read_torchscript(path: Path) -> dict[str, Tensor]:
 
 
 def _unpickle(path: Path, part: str) -> Any:
-    """What an archive says of its ``data`` or its ``constants``."""
     try:
         with zipfile.ZipFile(path) as archive:
             (entry,) = [n for n in archive.namelist() if n.count("/") == 1 and n.endswith(f"/{part}.pkl")]

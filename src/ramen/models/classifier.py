@@ -16,7 +16,7 @@ from ramen.encoder.statistics import Statistics
 from ramen.images.preprocess import Preprocess
 from ramen.kernels.graphs import Recorder
 from ramen.models import prompts
-from ramen.models.constructors import Constructors
+from ramen.models.constructors import Constructors, as_encoder
 from ramen.models.text import TextEncoder
 from ramen.utils.checks import number
 from ramen.utils.numerics import finite_or_zero, plain_numerics
@@ -93,7 +93,7 @@ class ZeroShotClassifier(Constructors):
                 f"got {len(self.templates)}"
             )
         self.encode_text = encode_text
-        self.encoder = _wrap(encoder, preprocess, device, dtype, self.fused)
+        self.encoder = as_encoder(encoder, preprocess, device, dtype, self.fused)
         self._preprocess = None if preprocess is None else preprocess.to(self.device)
         self._check_range = None if preprocess is None else PixelRangeCheck(preprocess.mean, preprocess.std)
 
@@ -148,12 +148,10 @@ class ZeroShotClassifier(Constructors):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.encoder.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the encoder's weights."""
         return self.encoder.dtype
 
     @property
@@ -181,12 +179,10 @@ class ZeroShotClassifier(Constructors):
 
     @property
     def can_preprocess(self) -> bool:
-        """Whether ``preprocess`` is known."""
         return self._preprocess is not None
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
         return len(self.classes)
 
     def __repr__(self) -> str:
@@ -301,24 +297,6 @@ class ZeroShotClassifier(Constructors):
             )
 
 
-def _wrap(
-    encoder: nn.Module | AffineEncoder,
-    preprocess: Preprocess | None,
-    device: str | torch.device | None,
-    dtype: str | torch.dtype | None,
-    fused: bool | str,
-) -> AffineEncoder:
-    if isinstance(encoder, AffineEncoder):
-        if device is not None or dtype is not None:
-            raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
-    else:
-        example = None if preprocess is None else torch.empty(1, 3, *preprocess.size, device="meta")
-        return AffineEncoder(encoder, example=example, device=device, dtype=dtype, fused=fused)
-    if fused is True and not encoder.fused:
-        raise ValueError(f"fused=True: this encoder has no fused passes: {encoder.plain_reason}")
-    return encoder
-
-
 def _check_embeddings(embeddings: object) -> None:
     if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
         came = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
@@ -356,14 +334,14 @@ def _hash(tensors: dict[str, Tensor]) -> str:
 
 _WHITE = 255.0
 _FAR_BEYOND = 4  # times the largest number that normalising gives
+_LOOKS = 4  # batches of another device than the CPU, at most: the host waits for each
 
 
 class PixelRangeCheck:
-    """A check of batches for one preprocessing.
+    """Notices batches that look like pixels of 0 to 255, which were not normalised.
 
-    On the CPU every batch is checked. On other devices that ends with the first batch that has negative
-    numbers, as normalised images have. The host waits for a GPU once, for the first batch of all. If that one
-    was blank, as for warming up, later ones are looked at when their numbers have arrived, a batch late.
+    On the CPU every batch is checked, elsewhere the first ones: until one has negative numbers, as normalised
+    images have, and those for warming up have not.
 
     Args:
         mean: Of the channels, as preprocessing subtracts it.
@@ -372,62 +350,23 @@ class PixelRangeCheck:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self._brightest = max((1 - m) / s for m, s in zip(mean, std, strict=True))
-        # for devices other than the CPU
-        self._has_waited = self._is_settled = False
-        self._arriving: _Arriving | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_arriving": None}  # which cannot be copied
+        self._looks = _LOOKS
 
     @plain_numerics()
     def __call__(self, images: Tensor) -> None:
         """Raise a ValueError if ``images`` look like pixels that are not normalised."""
         kind = images.device.type
-        if kind == "meta" or (kind != "cpu" and self._is_settled):
+        if kind == "meta" or (kind != "cpu" and not self._looks):
             return
-        if kind == "cuda" and self._has_waited:
-            self._check_later(images)
-            return
-        self._judge(_range(images))
-        self._has_waited |= kind != "cpu"
-
-    def _check_later(self, images: Tensor) -> None:
-        arriving = self._arriving
-        if arriving is None:
-            self._arriving = _Arriving(_finite_range(images))
-        elif arriving.has_arrived():
-            self._arriving = None
-            self._judge(arriving.numbers)
-
-    def _judge(self, numbers: Tensor) -> None:
-        low, high = numbers.tolist()
-        self._is_settled |= low < 0
+        images = images.detach()
+        low, high = torch.stack(images.aminmax()).tolist()
+        if not math.isfinite(low + high):
+            low, high = torch.stack(finite_or_zero(images).aminmax()).tolist()
         if low >= 0 and _FAR_BEYOND * self._brightest < high <= _WHITE:
             raise ValueError(
                 f"images must be normalised, to {self._brightest:.2g} at the most, got numbers from {low:g} "
                 f"to {high:g}, like pixels of 0 to 255; clf.preprocess normalises files, PIL images and "
                 "uint8 tensors"
             )
-
-
-class _Arriving:
-    """Numbers on their way from a GPU."""
-
-    def __init__(self, numbers: Tensor) -> None:
-        self.numbers = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
-        self.numbers.copy_(numbers, non_blocking=True)
-        self._copied = torch.cuda.Event()
-        self._copied.record()
-
-    def has_arrived(self) -> bool:
-        return bool(self._copied.query())
-
-
-def _range(images: Tensor) -> Tensor:
-    """The smallest and the largest number; those that are not finite count as 0."""
-    numbers = torch.stack(images.detach().aminmax())
-    return numbers if numbers.isfinite().all() else _finite_range(images)
-
-
-def _finite_range(images: Tensor) -> Tensor:
-    return torch.stack(finite_or_zero(images.detach()).aminmax())
+        if kind != "cpu":
+            self._looks = 0 if low < 0 else self._looks - 1

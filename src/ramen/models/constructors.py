@@ -1,7 +1,8 @@
 """Ways to make a ``ZeroShotClassifier``, from the models of other libraries."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -11,7 +12,8 @@ from ramen.encoder.encoder import AffineEncoder, check_fused
 from ramen.images.preprocess import Preprocess
 from ramen.models import prompts
 from ramen.models.networks import as_preprocess, class_means, known_preprocess, load_timm, take_head
-from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
+from ramen.models.open_clip import load_open_clip_towers
+from ramen.models.text import TwoTowers
 from ramen.models.transformers import load_transformers
 from ramen.utils.devices import parse_device
 from ramen.utils.numerics import plain_numerics
@@ -62,35 +64,8 @@ class Constructors:
             allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
                 distinguish: it reads so many tokens and no more.
         """
-        fused = check_fused(fused)
-        names = prompts.check_classes(classes, allow_same_names=allow_same_names)
-        templates = prompts.check_templates(templates)
-        device = parse_device(device)
-        clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
-        image_tower = clip.visual
-        encoder = AffineEncoder(image_tower, device=device, dtype=dtype, fused=fused)
-        if preprocess is None:
-            preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
-        if logit_scale is None:
-            logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
-        bias = getattr(clip, "logit_bias", None)
-        clip.visual = None  # the rest of the model is the text tower
-        tokenizer = load_tokenizer(model, cache_dir)
-        if not allow_same_names:
-            prompts.check_distinct_prompts(tokenizer, names, templates)
-        encode_text = text_encoder(clip.to(device), tokenizer)
-        return cls(
-            encoder,
-            prompts.embed_classes(encode_text, names, templates),
-            logit_scale,
-            classes=names,
-            templates=templates,
-            preprocess=preprocess,
-            encode_text=encode_text,
-            fused=fused,
-            allow_same_names=allow_same_names,
-            logit_bias=0.0 if bias is None else bias.item(),
-        )
+        load = partial(load_open_clip_towers, model, pretrained, quick_gelu, cache_dir, preprocess)
+        return cls._from_towers(load, classes, templates, device, dtype, logit_scale, fused, allow_same_names)
 
     @classmethod
     @plain_numerics()
@@ -131,24 +106,38 @@ class Constructors:
             allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
                 distinguish.
         """
-        fused = check_fused(fused)
+        load = partial(load_transformers, name_or_model, processor, cache_dir, preprocess)
+        return cls._from_towers(load, classes, templates, device, dtype, logit_scale, fused, allow_same_names)
+
+    @classmethod
+    def _from_towers(
+        cls,
+        load: Callable[[torch.device], TwoTowers],
+        classes: Sequence[str],
+        templates: str | Sequence[str],
+        device: str | torch.device,
+        dtype: str | torch.dtype,
+        logit_scale: float | None,
+        fused: bool | str,
+        allow_same_names: bool,
+    ) -> Self:
+        fused, device = check_fused(fused), parse_device(device)
         names = prompts.check_classes(classes, allow_same_names=allow_same_names)
         templates = prompts.check_templates(templates)
-        device = parse_device(device)
-        loaded = load_transformers(name_or_model, processor, cache_dir, preprocess, device)
+        towers = load(device)  # once nothing of the arguments is wrong: it may take minutes
         if not allow_same_names:
-            prompts.check_distinct_prompts(loaded.tokenize, names, templates)
+            prompts.check_distinct_prompts(towers.tokenize, names, templates)
         return cls(
-            AffineEncoder(loaded.image_tower, device=device, dtype=dtype, fused=fused),
-            prompts.embed_classes(loaded.text, names, templates),
-            loaded.logit_scale if logit_scale is None else logit_scale,
+            AffineEncoder(towers.image_tower, device=device, dtype=dtype, fused=fused),
+            prompts.embed_classes(towers.encode_text, names, templates),
+            towers.logit_scale if logit_scale is None else logit_scale,
             classes=names,
             templates=templates,
-            preprocess=loaded.preprocess,
-            encode_text=loaded.text,
+            preprocess=towers.preprocess,
+            encode_text=towers.encode_text,
             fused=fused,
             allow_same_names=allow_same_names,
-            logit_bias=loaded.logit_bias,
+            logit_bias=towers.logit_bias,
         )
 
     @classmethod
@@ -189,10 +178,9 @@ class Constructors:
         chosen = known_preprocess(model) if preprocess is None else as_preprocess(preprocess)
         size = _image_size(chosen, image_size)
         parts = take_head(model, size)
-        example = torch.empty(1, 3, *size, device="meta")
         names = parts.classes if classes is None else classes
         return cls(
-            AffineEncoder(parts.features, example=example, device=device, dtype=dtype, fused=fused),
+            as_encoder(parts.features, size, device, dtype, check_fused(fused)),
             parts.class_embeddings,
             parts.logit_scale if logit_scale is None else logit_scale,
             classes=names,
@@ -280,11 +268,7 @@ class Constructors:
             allow_same_names: Accept classes of the same name.
         """
         chosen = known_preprocess(encoder) if preprocess is None else as_preprocess(preprocess)
-        if isinstance(encoder, nn.Module):
-            example = None if chosen is None else torch.empty(1, 3, *chosen.size, device="meta")
-            encoder = AffineEncoder(encoder, example=example, device=device, dtype=dtype, fused=fused)
-        elif device is not None or dtype is not None:
-            raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
+        encoder = as_encoder(encoder, chosen, device, dtype, check_fused(fused))
         prototypes = class_means(encoder, images, labels, chosen, batch_size)
         return cls(
             encoder,
@@ -295,6 +279,25 @@ class Constructors:
             fused=fused,
             allow_same_names=allow_same_names,
         )
+
+
+def as_encoder(
+    encoder: nn.Module | AffineEncoder,
+    images: Preprocess | tuple[int, int] | None,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
+    fused: bool | str,
+) -> AffineEncoder:
+    """A module as an ``AffineEncoder``, if it is none yet; ``images`` is what is known of their size."""
+    if not isinstance(encoder, AffineEncoder):
+        size = images.size if isinstance(images, Preprocess) else images
+        example = None if size is None else torch.empty(1, 3, *size, device="meta")
+        return AffineEncoder(encoder, example=example, device=device, dtype=dtype, fused=fused)
+    if device is not None or dtype is not None:
+        raise ValueError("device and dtype belong to the AffineEncoder when the encoder is one already")
+    if fused is True and not encoder.fused:
+        raise ValueError(f"fused=True: this encoder has no fused passes: {encoder.plain_reason}")
+    return encoder
 
 
 def _image_size(preprocess: Preprocess | None, given: int | tuple[int, int] | None) -> tuple[int, int]:

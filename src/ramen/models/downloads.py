@@ -38,7 +38,7 @@ def check_downloads(model: str, tag: Mapping[str, Any], cache_dir: Folder) -> No
 
 def check_hub_repository(name: str, cache_dir: Folder) -> None:
     """Raise ConnectionError if a model of transformers, not all of it in the cache, cannot be downloaded."""
-    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub import hf_hub_url
     from huggingface_hub.errors import HFValidationError
 
     try:
@@ -47,8 +47,7 @@ def check_hub_repository(name: str, cache_dir: Folder) -> None:
         address = ""
     if name.count("/") != 1 or not address:
         raise ValueError(f"name_or_model: {name!r} is neither a folder nor a name on the Hub, OWNER/MODEL")
-    cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir)
-    missing = f"the model {name} is not, or not as a whole, in the cache {cache}"
+    missing = f"the model {name} is not, or not as a whole, in the cache {_hub_cache(cache_dir)}"
     _require(missing, address, "give a folder that save_pretrained wrote", of_the_hub=True)
 
 
@@ -93,36 +92,39 @@ def _missing(model: str, tag: Mapping[str, Any], cache_dir: Folder) -> Iterator[
     """What is not in the caches, where it comes from, and the cache: the weights, and a tokenizer's files."""
     import open_clip
     from huggingface_hub import hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.constants import HF_HUB_CACHE
     from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
-    def on_hub(what: str, repository: str, names: tuple[str, ...]) -> Iterator[tuple[str, str, Path]]:
-        cache = Path(HF_HUB_CACHE if cache_dir is None else cache_dir)
-        found = (try_to_load_from_cache(repository, name, cache_dir=cache) for name in names)
-        if not any(isinstance(file, str) for file in found):  # they are alternatives
-            yield what, hf_hub_url(repository, names[0]), cache
-
+    wanted: list[tuple[str, str, tuple[str, ...]]] = []  # on the hub; the names are alternatives
     if model.startswith("hf-hub:"):
-        yield from on_hub("the configuration", model.removeprefix("hf-hub:"), ("open_clip_config.json",))
+        wanted.append(("the configuration", model.removeprefix("hf-hub:"), ("open_clip_config.json",)))
     elif tag.get("hf_hub"):
         repository, _, name = tag["hf_hub"].rpartition("/")
-        names = (str(Path(name).with_suffix(".safetensors")), name) if name else ()
-        yield from on_hub("the checkpoint", repository, (*names, HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME))
+        own = (str(Path(name).with_suffix(".safetensors")), name) if name else ()
+        wanted.append(("the checkpoint", repository, (*own, HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)))
     elif tag.get("url"):
         cache = Path("~/.cache/clip" if cache_dir is None else cache_dir).expanduser()
         if not (cache / tag["url"].rpartition("/")[2]).is_file():
             yield "the checkpoint", tag["url"], cache
     text = (open_clip.get_model_config(model.replace("/", "-")) or {}).get("text_cfg", {}) if tag else {}
     if text.get("hf_tokenizer_name"):
-        yield from on_hub("the tokenizer", text["hf_tokenizer_name"], _TOKENIZER_FILES)
+        wanted.append(("the tokenizer", text["hf_tokenizer_name"], _TOKENIZER_FILES))
+    for what, repository, names in wanted:
+        found = (try_to_load_from_cache(repository, n, cache_dir=_hub_cache(cache_dir)) for n in names)
+        if not any(isinstance(file, str) for file in found):
+            yield what, hf_hub_url(repository, names[0]), _hub_cache(cache_dir)
+
+
+def _hub_cache(cache_dir: Folder) -> Path:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE if cache_dir is None else cache_dir)
 
 
 def _require(missing: str, address: str, instead: str, *, of_the_hub: bool) -> None:
     from huggingface_hub import constants
 
-    if of_the_hub and constants.HF_HUB_OFFLINE:
-        reason = "HF_HUB_OFFLINE is set: it is not downloaded"
-    else:
+    reason = "HF_HUB_OFFLINE is set: it is not downloaded"
+    if not (of_the_hub and constants.HF_HUB_OFFLINE):
         why = why_unreachable(address)
         if why is None:
             return
@@ -135,20 +137,20 @@ def _require(missing: str, address: str, instead: str, *, of_the_hub: bool) -> N
 
 def why_unreachable(address: str, patience: float = PATIENCE) -> str | None:
     """Why nothing answers at the address within so many seconds; None if something does, whatever it says."""
-    answers: list[str | None] = []
+    answer = [f"no answer in {patience:g} seconds"]
 
     def ask() -> None:
         try:
             urlopen(Request(address, method="HEAD"), timeout=patience).close()
-            answers.append(None)
+            answer.clear()
+        except (HTTPError, TimeoutError):  # an answer with an error, or a slow one
+            answer.clear()
         except OSError as error:
-            # an answer with an error, a slow one, or one with certificates that only the library knows
-            reason = getattr(error, "reason", error)
-            answers_slowly = isinstance(error, TimeoutError)
-            is_there = isinstance(error, HTTPError) or isinstance(reason, ssl.SSLError) or answers_slowly
-            answers.append(None if is_there else str(error))
+            answer[:] = [str(error)]
+            if isinstance(getattr(error, "reason", error), ssl.SSLError):  # only the library knows these
+                answer.clear()
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()  # a thread: looking up a name has no timeout
     asking.join(patience + 1)
-    return answers[0] if answers else f"no answer in {patience:g} seconds"
+    return next(iter(answer), None)

@@ -27,15 +27,10 @@ _TOLERANCE = 1e-3  # of the largest logit; runtimes sum in other orders
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """An ONNX file that was written.
+    """An ONNX file that was written."""
 
-    Attributes:
-        path: Where it is.
-        difference: The largest difference of a logit from torch's for random images, relative to the largest
-            logit.
-    """
-
-    path: Path
+    path: Path  # where it is
+    # the largest difference of a logit from torch's for random images, relative to the largest logit
     difference: float
 
 
@@ -51,7 +46,6 @@ class FrozenClassifier(nn.Module):
         self.register_buffer("class_embeddings", classifier.class_embeddings)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits ``(B, C)`` and embeddings ``(B, d)``."""
         embeddings = F.normalize(pooled(self.tower(images)).float(), dim=-1)
         return self.classifier[0].logits(embeddings, self.class_embeddings), embeddings
 

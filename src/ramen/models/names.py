@@ -1,15 +1,14 @@
 """Models by name: what ``--model`` means, wherever a model is named."""
 
 import os
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ramen.models import prompts
 from ramen.utils.checks import nearest
-from ramen.utils.user_files import UserFile, load_file
+from ramen.utils.files import UserFile, in_words, load_file
 
 if TYPE_CHECKING:
     import torch
@@ -61,18 +60,21 @@ def load_model(
     from ramen.models.stored import load_stored
 
     options: dict[str, Any] = {"device": device, "dtype": dtype, "allow_same_names": allow_same_names}
-    own = find_function(name)
-    if own is not None:
-        made = own.load(classes, str(device), str(dtype).removeprefix("torch."), allow_same_names)
+    nameless = (
+        f"classes must be given: {name} does not know the names of its classes (--classes or --classes-file, "
+        "in the order of its logits)"
+    )
+    if _is_function(name):
+        made = _made_by_function(name, classes, **options)
         if classes is None and not numbered and made.classes == tuple(map(str, range(made.num_classes))):
-            raise ValueError(_nameless(name))
+            raise ValueError(nameless)
         return made
     kind, colon, rest = name.partition(":")
     network = _NETWORKS[kind](rest) if kind in _NETWORKS and rest else None
     if network is not None:
         if network.own is None and classes is None and not numbered:
-            raise ValueError(_nameless(name))
-        return network.load(name, classes, options)
+            raise ValueError(nameless)
+        return _made_of_network(network, name, classes, options)
     if classes is None:
         raise ValueError(f"classes must be given: {name} knows none of its own (--classes or --classes-file)")
     if kind == "transformers" and rest:
@@ -115,70 +117,13 @@ def full_name(name: str) -> str:
 
 def recorded_name(name: str) -> str:
     """What results say of a model: of a file of one's own, its name and its hash, never its folder."""
-    own = find_function(name)
-    return name if own is None else own.source
+    if not _is_function(name):
+        return name
+    file, function, _ = _find_function(name)
+    return f"{file.path.name}:{function} sha256:{file.sha256[:12]}"
 
 
 # -- functions of the user's own ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OwnFunction:
-    """A function in a file of the user's that returns a classifier."""
-
-    file: UserFile
-    name: str
-    call: Callable[..., Any]
-
-    @property
-    def source(self) -> str:
-        """File, function and hash."""
-        return f"{self.file.path.name}:{self.name} sha256:{self.file.sha256[:12]}"
-
-    def load(
-        self, classes: Sequence[str] | None, device: str, dtype: str, allow_same_names: bool
-    ) -> "ZeroShotClassifier":
-        """What the function returns, if it is what was asked for."""
-        from ramen.models.classifier import ZeroShotClassifier
-
-        where = f"model: {self.name} in {self.file.path}"
-        names = None
-        if classes is not None:
-            names = prompts.check_classes(classes, allow_same_names=allow_same_names)
-        try:
-            made = self.call(None if names is None else list(names), device=device, dtype=dtype)
-        except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == str(self.file.path)]
-            place = f" (line {lines[-1]})" if lines else ""
-            raise ValueError(f"{where} failed: {type(error).__name__}: {error}{place}") from error
-        if not isinstance(made, ZeroShotClassifier):
-            raise TypeError(f"{where} must return a ZeroShotClassifier, got {type(made).__name__}")
-        if names is not None and made.classes != names:
-            raise ValueError(
-                f"{where} was asked for the classes {_listed(names)} and returned a classifier for "
-                f"{_listed(made.classes)}: hand `classes` on to what makes it"
-            )
-        wrong = f"{where} must return a classifier on the device and in the dtype that it is given"
-        if made.device.type != device.partition(":")[0]:
-            raise ValueError(f"{wrong}: asked for {device}, got {made.device}")
-        came = str(made.dtype).removeprefix("torch.")
-        if dtype not in ("auto", came):
-            raise ValueError(f"{wrong}: asked for {dtype}, got {came}")
-        return made
-
-
-def find_function(name: str) -> OwnFunction | None:
-    """The function that ``FILE.py:FUNCTION`` names, its file imported; None for a name of another form."""
-    if not _is_function(name):
-        return None
-    path, _, function = name.rpartition(":")
-    file = load_file("model", path)
-    found = getattr(file.module, function, None)
-    if not callable(found):
-        defined = [key for key, value in vars(file.module).items() if callable(value) and key[0] != "_"]
-        raise ValueError(f"model: {path} defines no function {function!r}{nearest(function, defined)}")
-    return OwnFunction(file, function, found)
 
 
 def _is_function(name: str) -> bool:
@@ -186,46 +131,91 @@ def _is_function(name: str) -> bool:
     return path.endswith(".py") and function.isidentifier()
 
 
+def _find_function(name: str) -> tuple[UserFile, str, Callable[..., Any]]:
+    path, _, function = name.rpartition(":")
+    file = load_file("model", path)
+    found = getattr(file.module, function, None)
+    if not callable(found):
+        defined = [key for key, value in vars(file.module).items() if callable(value) and key[0] != "_"]
+        raise ValueError(f"model: {path} defines no function {function!r}{nearest(function, defined)}")
+    return file, function, found
+
+
+def _made_by_function(
+    name: str,
+    classes: Sequence[str] | None,
+    device: "str | torch.device",
+    dtype: "str | torch.dtype",
+    allow_same_names: bool,
+) -> "ZeroShotClassifier":
+    from ramen.models.classifier import ZeroShotClassifier
+
+    file, function, call = _find_function(name)
+    where, device, dtype = f"model: {function} in {file.path}", str(device), _dtype_name(dtype)
+    names = None if classes is None else prompts.check_classes(classes, allow_same_names=allow_same_names)
+    try:
+        made = call(None if names is None else list(names), device=device, dtype=dtype)
+    except Exception as error:
+        raise ValueError(f"{where} failed: {in_words(error, file.path)}") from error
+    if not isinstance(made, ZeroShotClassifier):
+        raise TypeError(f"{where} must return a ZeroShotClassifier, got {type(made).__name__}")
+    if names is not None and made.classes != names:
+        raise ValueError(
+            f"{where} was asked for the classes {_listed(names)} and returned a classifier for "
+            f"{_listed(made.classes)}: hand `classes` on to what makes it"
+        )
+    asked, came = (device.partition(":")[0], dtype), (made.device.type, _dtype_name(made.dtype))
+    for wanted, got in zip(asked, came, strict=True):
+        if wanted not in ("auto", got):
+            raise ValueError(
+                f"{where} must return a classifier on the device and in the dtype that it is given: asked "
+                f"for {wanted}, got {got}"
+            )
+    return made
+
+
+def _dtype_name(dtype: "str | torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 # -- networks that classify, and bring their classes -------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """A network that classifies, the names of its classes and the preprocessing, where they are known."""
 
     module: "nn.Module"
     own: Sequence[str] | None
     preprocess: Any = None
 
-    def load(self, name: str, classes: Sequence[str] | None, options: dict[str, Any]) -> "ZeroShotClassifier":
-        """A classifier for its own classes, for some of them, or for names in the order of its logits."""
-        from ramen.models.classifier import ZeroShotClassifier
 
-        def make(names: Sequence[str] | None, *, same: bool) -> ZeroShotClassifier:
-            given = {**options, "allow_same_names": same}
-            return ZeroShotClassifier.from_classifier(self.module, names, preprocess=self.preprocess, **given)
+def _made_of_network(
+    network: Network, name: str, classes: Sequence[str] | None, options: dict[str, Any]
+) -> "ZeroShotClassifier":
+    """A classifier for its own classes, for some of them, or for names in the order of its logits."""
+    from ramen.models.classifier import ZeroShotClassifier
 
-        same = options["allow_same_names"]
-        if self.own is None:
-            return make(classes, same=same)
-        own = unique_names(self.own)
-        if classes is None:
-            return make(own, same=False)
-        names = prompts.check_classes(classes, allow_same_names=same)
-        rows = _rows(name, own, names)
-        if rows == list(range(len(own))):
-            return make(names, same=same)
-        whole = make(own, same=False)
-        assert whole.class_lengths is not None
-        return ZeroShotClassifier(
-            whole.encoder,
-            whole.class_embeddings[rows],
-            whole.logit_scale,
-            classes=names,
-            preprocess=whole.preprocess if whole.can_preprocess else None,
-            class_lengths=whole.class_lengths[rows],
-            allow_same_names=same,
-        )
+    make = partial(ZeroShotClassifier.from_classifier, network.module, preprocess=network.preprocess)
+    if network.own is None:
+        return make(classes, **options)
+    own = unique_names(network.own)
+    if classes is None:
+        return make(own, **options)
+    names = prompts.check_classes(classes, allow_same_names=options["allow_same_names"])
+    rows = _rows(name, own, names)
+    if rows == list(range(len(own))):
+        return make(names, **options)
+    whole = make(own, **options)
+    assert whole.class_lengths is not None
+    return ZeroShotClassifier(
+        whole.encoder,
+        whole.class_embeddings[rows],
+        whole.logit_scale,
+        classes=names,
+        preprocess=whole.preprocess if whole.can_preprocess else None,
+        class_lengths=whole.class_lengths[rows],
+        allow_same_names=options["allow_same_names"],
+    )
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -256,19 +246,7 @@ def _rows(name: str, own: tuple[str, ...], asked: tuple[str, ...]) -> list[int]:
     )
 
 
-def _nameless(name: str) -> str:
-    return (
-        f"classes must be given: {name} does not know the names of its classes (--classes or --classes-file, "
-        "in the order of its logits)"
-    )
-
-
 def _listed(names: Sequence[str]) -> str:
-    """How many there are, and the first.
-
-    >>> _listed(["cat", "dog", "owl", "tit"])
-    '4 classes (cat, dog, owl, ...)'
-    """
     return f"{len(names):,} classes ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
 
 
@@ -314,9 +292,8 @@ def _of_torchvision(given: str) -> Network:
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(
-            f"model: {weights} does not fit {name}: {' '.join(str(error).split())[:300]}"
-        ) from None
+        said = " ".join(str(error).split())[:300]
+        raise ValueError(f"model: {weights} does not fit {name}: {said}") from None
     return Network(network.eval(), names, tag.transforms())
 
 
@@ -346,24 +323,15 @@ class ModelChoice(Protocol):
     """A model, and the classes that it is for; the fields are those of a ``ClassifyRequest``."""
 
     @property
-    def model(self) -> str:
-        """One of the ``FORMS``."""
-
+    def model(self) -> str: ...
     @property
-    def classes(self) -> Sequence[str] | None:
-        """Class names."""
-
+    def classes(self) -> Sequence[str] | None: ...
     @property
-    def templates(self) -> str | tuple[str, ...]:
-        """A set of prompt templates, or templates."""
-
+    def templates(self) -> str | tuple[str, ...]: ...
     @property
-    def device(self) -> str | None:
-        """Where to compute."""
-
+    def device(self) -> str | None: ...
     @property
-    def dtype(self) -> str | None:
-        """Of the encoder's weights."""
+    def dtype(self) -> str | None: ...
 
 
 def load_classifier(request: ModelChoice, classes: Sequence[str] | None = None) -> "ZeroShotClassifier":

@@ -84,29 +84,21 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class NetworkParts:
-    """What a classifier is made of.
+    """What a classifier is made of."""
 
-    Attributes:
-        features: The network without its last layer; features end with a constant 1.
-        class_embeddings: Unit vectors ``(C, d + 1)``.
-        class_lengths: The lengths that the vectors had.
-        logit_scale: What logits are, on average over the classes, times the cosine: for methods that work
-            with cosines. Measured with random images.
-        classes: Names, if the network knows them.
-    """
-
-    features: nn.Module
-    class_embeddings: Tensor
-    class_lengths: Tensor
+    features: nn.Module  # the network without its last layer; features end with a constant 1
+    class_embeddings: Tensor  # unit vectors ``(C, d + 1)``
+    class_lengths: Tensor  # the lengths that the vectors had
+    # what logits are, on average over the classes, times the cosine: for methods that work with cosines.
+    # Measured with random images
     logit_scale: float
-    classes: tuple[str, ...] | None
+    classes: tuple[str, ...] | None  # names, if the network knows them
 
 
 class AppendOne(nn.Module):
     """In place of the last layer: features ``(B, d)`` with a constant 1 behind them."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """``(B, d + 1)``."""
         return torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
 
 
@@ -118,7 +110,6 @@ class LogitsOf(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        """What is in the place of the logits."""
         logits: Tensor = self.network(images).logits
         return logits
 
@@ -168,7 +159,6 @@ def _noise(network: nn.Module, image_size: tuple[int, int]) -> Tensor:
 
 
 def _last_layer(network: nn.Module, images: Tensor) -> tuple[str, nn.Linear, Tensor]:
-    """Name, layer and input of the linear layer whose output is the network's."""
     calls: list[tuple[str, nn.Linear, Tensor, Tensor]] = []
 
     def note(name: str) -> Any:

@@ -8,15 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ramen.images.preprocess import Preprocess
 from ramen.models.checkpoints import is_torchscript, read_torchscript, uses_quick_gelu
 from ramen.models.downloads import check_downloads
-from ramen.models.text import ContextPrompts, OpenClipPrompts, TextEncoder, TowerPrompts, tower_with_tokens
+from ramen.models.text import (
+    ContextPrompts,
+    OpenClipPrompts,
+    TextEncoder,
+    TowerPrompts,
+    TwoTowers,
+    tower_with_tokens,
+)
 from ramen.utils.checks import nearest
 
 Tokenizer = Callable[[list[str]], Tensor]
 
 # Numbers that OpenAI's archives hold beside the weights, and a mask that open_clip makes itself.
 _NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
+
+
+def load_open_clip_towers(
+    model: str,
+    pretrained: str | os.PathLike[str] | None,
+    quick_gelu: bool | None,
+    cache_dir: str | os.PathLike[str] | None,
+    preprocess: Preprocess | None,
+    device: torch.device,
+) -> TwoTowers:
+    """The parts of a model; see ``ZeroShotClassifier.from_open_clip``."""
+    clip = load_open_clip(model, pretrained, quick_gelu=quick_gelu, cache_dir=cache_dir)
+    image_tower, bias = clip.visual, getattr(clip, "logit_bias", None)
+    if preprocess is None:
+        preprocess = Preprocess.from_open_clip(image_tower.preprocess_cfg)
+    logit_scale = clip.logit_scale.exp().item()  # before it moves: devices differ in the last digit
+    logit_bias = 0.0 if bias is None else bias.item()
+    clip.visual = None  # the rest of the model is the text tower
+    tokenizer = load_tokenizer(model, cache_dir)
+    encode_text = text_encoder(clip.to(device), tokenizer)
+    return TwoTowers(image_tower, encode_text, tokenizer, preprocess, logit_scale, logit_bias)
 
 
 def load_open_clip(
@@ -143,8 +172,6 @@ class _TextEncoder:
         return embeddings
 
     def affine_prompts(self, texts: Sequence[str], at_once: int) -> TowerPrompts:
-        """These texts as a function of the text tower's norm parameters."""
-
         def embed(clip: Any, inputs: Mapping[str, Tensor]) -> Tensor:
             embeddings: Tensor = clip.encode_text(inputs["tokens"])
             return embeddings
@@ -162,7 +189,6 @@ class _PromptTextEncoder(_TextEncoder):
     """The same, and it can embed prompts of vectors."""
 
     def context_prompts(self, template: str, classes: Sequence[str]) -> ContextPrompts:
-        """The prompts of these classes in a template."""
         return OpenClipPrompts(self._clip, self._tokenizer, template, classes)
 
 

@@ -40,7 +40,6 @@ MaxPixels = Annotated[int | None, typer.Option(min=1, help="Refuse larger images
 
 
 def split_names(listed: str) -> tuple[str, ...]:
-    """Names that are separated by commas."""
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
@@ -60,5 +59,4 @@ def class_names(listed: str | Sequence[str] | None, file: Path | None, model: st
 
 
 def template_choice(given: Sequence[str]) -> str | tuple[str, ...]:
-    """The set, or the templates, of ``--templates``."""
     return given[0] if len(given) == 1 and "{}" not in given[0] else tuple(given)

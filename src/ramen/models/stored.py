@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ramen.images.preprocess import Preprocess
 from ramen.models import prompts
+from ramen.models.checkpoints import read_safetensors
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 
 CONFIG, TOWER, TEXT = "config.json", "vision.safetensors", "text_features.safetensors"
@@ -36,7 +37,7 @@ def load_stored(
     config = _config(folder / CONFIG)
     names = prompts.check_classes(classes, allow_same_names=allow_same_names)
     key = _matching(folder / CONFIG, config, names)
-    features = _tensors(folder / TEXT).get(key)
+    features = read_safetensors(folder / TEXT, "model").get(key)
     known = config["templates"]
     if features is None or features.shape[:2] != (len(names), len(known)):
         shape = "nothing" if features is None else tuple(features.shape)
@@ -44,7 +45,9 @@ def load_stored(
         raise ValueError(f"{folder / TEXT}: {key!r} must have the shape {expected}, got {shape}")
     tower = VisionTransformer(**config["architecture"])
     try:
-        tower.load_state_dict({name: t.float() for name, t in _tensors(folder / TOWER).items()})
+        tower.load_state_dict(
+            {name: t.float() for name, t in read_safetensors(folder / TOWER, "model").items()}
+        )
     except RuntimeError as error:
         problem = " ".join(str(error).split())[:300]
         raise ValueError(f"{folder / TOWER} does not fit the architecture of {CONFIG}: {problem}") from None
@@ -76,7 +79,6 @@ class StoredTexts:
         }
 
     def __call__(self, texts: list[str]) -> Tensor:
-        """Embeddings ``(n, width)`` of stored texts."""
         unknown = next((text for text in texts if text not in self._known), None)
         if unknown is not None:
             raise MissingPartError(f"the folder has no text encoder and no embedding of {unknown!r}")
@@ -99,7 +101,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _matching(path: Path, config: Mapping[str, Any], names: tuple[str, ...]) -> str:
     sets = {
-        key: tuple(name.replace("_", " ").strip() for name in value["classes"])
+        key: prompts.check_classes(value["classes"], allow_same_names=True)
         for key, value in config.items()
         if isinstance(value, dict) and "classes" in value
     }
@@ -109,13 +111,3 @@ def _matching(path: Path, config: Mapping[str, Any], names: tuple[str, ...]) -> 
     listed = "; ".join(f"{key}: {', '.join(known[:3])}, ... ({len(known)})" for key, known in sets.items())
     asked = f"{', '.join(names[:3])}, ... ({len(names)})"
     raise ValueError(f"model: {path} has no text features for the classes {asked}; it has {listed or 'none'}")
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"model: {path} cannot be read: {error}") from None

@@ -3,6 +3,7 @@
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,9 +14,23 @@ from torch.utils.checkpoint import checkpoint
 from ramen.encoder.encoder import weight_dtype
 from ramen.encoder.norms import find_replacement, replace_norms
 from ramen.encoder.passes import FlatParameters
+from ramen.images.preprocess import Preprocess
 from ramen.models import prompts
 
 TextEncoder = Callable[[list[str]], Tensor]
+
+
+@dataclass(frozen=True)
+class TwoTowers:
+    """What a classifier is made of, as a library's loader returns it."""
+
+    image_tower: nn.Module
+    encode_text: TextEncoder
+    tokenize: Callable[[list[str]], Tensor]  # to token numbers (texts, length)
+    preprocess: Preprocess
+    logit_scale: float
+    logit_bias: float
+
 
 # The last digits of an embedding depend on how many texts are encoded together. Texts are always encoded this
 # many at a time, so that embeddings do not depend on what is in the cache.
@@ -131,7 +146,6 @@ class TowerPrompts:
         self.base: Tensor = self._flat.base
 
     def __call__(self, affine: Tensor) -> Tensor:
-        """Unit embeddings ``(texts, d)`` with these norm parameters ``(G,)``."""
         parts = list(zip(*(rows.split(self._at_once) for rows in self._inputs.values()), strict=True))
         if len(parts) == 1 or not (torch.is_grad_enabled() and affine.requires_grad):
             return torch.cat([self._part(affine, *part) for part in parts])
@@ -200,11 +214,9 @@ class OpenClipPrompts:
 
     @property
     def start(self) -> Tensor:
-        """The vectors of the template's own words, ``(words, width)``."""
         return self._start
 
     def __call__(self, context: Tensor) -> Tensor:
-        """Unit embeddings ``(B, C, d)`` of the classes for each context of ``(B, words, width)``."""
         contexts, classes = len(context), len(self._tokens)
         lookup = _WithContext(self._lookup(), context.repeat_interleave(classes, 0), self._place)
         tower = tower_with_tokens(self._clip)

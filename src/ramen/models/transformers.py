@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,12 @@ from ramen.encoder.probe import pooled
 from ramen.encoder.towers import ImageHalf
 from ramen.images.preprocess import Preprocess
 from ramen.models.downloads import check_hub_repository
-from ramen.models.text import TowerPrompts
+from ramen.models.text import TowerPrompts, TwoTowers
 
 _INSTALL = "pip install 'ramen-tta[transformers]'"
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _PADDED_UP_TO = 128  # tokens; longer texts are padded to the longest of a call only
 _TOWERS = ("get_image_features", "get_text_features")
-
-
-@dataclass(frozen=True)
-class TwoTowers:
-    """What a classifier is made of."""
-
-    image_tower: nn.Module
-    text: "TransformersText"
-    preprocess: Preprocess
-    logit_scale: float
-    logit_bias: float
-
-    def tokenize(self, texts: list[str]) -> Tensor:
-        """Token numbers ``(texts, length)``."""
-        tokens: Tensor = self.text.tokens(texts)["input_ids"]
-        return tokens
 
 
 def load_transformers(
@@ -74,7 +57,9 @@ def load_transformers(
         preprocess = image_preprocess(image_processor)
     tower = ImageHalf(model, preprocess.size)
     text = TransformersText(private_copy(model, device=device, dtype=torch.float32), _tokenizer(processor))
-    return TwoTowers(tower, text, preprocess, _logit_scale(model), _number(model, "logit_bias", 0.0))
+    return TwoTowers(
+        tower, text, text.tokenize, preprocess, _logit_scale(model), _number(model, "logit_bias", 0.0)
+    )
 
 
 def load_image_classifier(name: str) -> tuple[nn.Module, Any] | None:
@@ -178,13 +163,14 @@ class TransformersText:
         )
         return found
 
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        return self.tokens(texts)["input_ids"]
+
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Unit embeddings ``(n, d)``."""
         return nn.functional.normalize(_features(self._model, self._inputs(texts)).float(), dim=-1)
 
     def affine_prompts(self, texts: Sequence[str], at_once: int) -> TowerPrompts:
-        """These texts as a function of the text tower's norm parameters."""
         return TowerPrompts(self._model, self._inputs(texts), _features, at_once)
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, Tensor]:

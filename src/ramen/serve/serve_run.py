@@ -24,7 +24,7 @@ from ramen.state import SaveTimes, dtypes_below
 from ramen.utils import checks
 from ramen.utils.checks import AUTO
 from ramen.utils.files import private_files
-from ramen.utils.garbage import left_out_of_collections
+from ramen.utils.workers import left_out_of_collections
 
 _log = logging.getLogger("ramen")
 # Seconds after which a thread that runs Python gives others a turn. One thread reads requests; another one

@@ -21,16 +21,13 @@ class Bench:
     batches: tuple[Tensor, ...]  # the last one is short
 
     def fresh(self) -> Method:
-        """A new method on the bench's classifier."""
         return self.make(self.classifier)
 
     def run(self, method: Method, start: int = 0, stop: int | None = None) -> list[Prediction]:
-        """Predictions for a part of the stream."""
         return [method.predict(batch) for batch in self.batches[start:stop]]
 
 
 def assert_same(a: list[Prediction], b: list[Prediction], what: str) -> None:
-    """Both say the same, bit for bit."""
     for index, (left, right) in enumerate(zip(a, b, strict=True)):
         assert torch.equal(left.logits, right.logits), f"{what}: logits differ in batch {index}"
 
@@ -58,7 +55,6 @@ class CountingClassifier(ZeroShotClassifier):
         normalize: bool = True,
         router: Router | None = None,
     ) -> Tensor:
-        """Encode, and note it."""
         self.forwards.append(len(images))
         return super().encode(images, affine, statistics=statistics, normalize=normalize, router=router)
 

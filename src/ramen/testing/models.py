@@ -81,17 +81,14 @@ class SmallTextEncoder:
         self.common = F.normalize(F.normalize(features, dim=-1).mean(0), dim=0)
 
     def __call__(self, texts: list[str]) -> Tensor:
-        """Embeddings ``(texts, width)``."""
         seeds = [int.from_bytes(sha256(text.encode()).digest()[:7]) for text in texts]
         rows = torch.stack([torch.randn(_WIDTH, generator=torch.Generator().manual_seed(s)) for s in seeds])
         return rows - (rows @ self.common)[:, None] * self.common
 
     def context_prompts(self, template: str, classes: Sequence[str]) -> "SmallContextPrompts":
-        """Prompts of vectors, for methods that learn them."""
         return SmallContextPrompts(self([template.replace("{}", name) for name in classes]))
 
     def affine_prompts(self, texts: Sequence[str], at_once: int) -> "SmallAffinePrompts":
-        """Texts as a function of norm parameters, for methods that adapt them."""
         return SmallAffinePrompts(self(list(texts)))
 
 
@@ -103,7 +100,6 @@ class SmallAffinePrompts:
         self.base = torch.cat([torch.ones(_WIDTH), torch.zeros(_WIDTH)])
 
     def __call__(self, affine: Tensor) -> Tensor:
-        """Unit embeddings ``(texts, d)`` with a weight and a bias, one after the other in ``affine``."""
         weight, bias = affine.chunk(2)
         return F.normalize(self._texts.to(affine) * weight + bias, dim=-1)
 
@@ -118,7 +114,6 @@ class SmallContextPrompts:
         self._mixing = torch.randn(len(texts), 3 * _WIDTH, _WIDTH, generator=generator)
 
     def __call__(self, context: Tensor) -> Tensor:
-        """Unit embeddings ``(B, C, d)`` of the classes for each context of ``(B, 3, d)``."""
         texts, start, mixing = (part.to(context) for part in (self._texts, self.start, self._mixing))
         moved = torch.einsum("bw,cwd->bcd", (context - start).flatten(1), mixing)
         return F.normalize(texts + moved.tanh(), dim=-1)

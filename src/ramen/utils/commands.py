@@ -87,15 +87,10 @@ def _in_words(error: OSError) -> str:
 
 @dataclass(frozen=True)
 class Read:
-    """In the annotation of a field: the option's own type, and how the field's value follows from it.
+    """In the annotation of a field: the option's own type, and how the field's value follows from it."""
 
-    Attributes:
-        kind: What Typer parses; None is added where the option may be missing.
-        convert: Gets the given value; a ValueError becomes a usage error. A missing option leaves the field's
-            default.
-    """
-
-    kind: Any
+    kind: Any  # what Typer parses; None is added where the option may be missing
+    # gets the given value; a ValueError becomes a usage error. A missing option leaves the field's default
     convert: Callable[[Any], Any]
 
 
@@ -201,18 +196,12 @@ _STARTED_BY = "TORCHELASTIC_RUN_ID"  # torchrun names each of its runs
 
 
 def under_torchrun() -> bool:
-    """Whether ``torchrun`` has started this process."""
     return _STARTED_BY in os.environ
 
 
 def is_first_process() -> bool:
     """Whether this process reports: the only one, or the first that ``torchrun`` has started."""
     return not under_torchrun() or _number("RANK") == 0
-
-
-def local_processes() -> int:
-    """How many processes ``torchrun`` has started on this machine; one without it."""
-    return _number("LOCAL_WORLD_SIZE") if under_torchrun() else 1
 
 
 def refuse_torchrun(command: str, instead: str) -> None:

@@ -28,7 +28,6 @@ def parse_device(device: str | torch.device) -> torch.device:
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Parse a floating-point dtype."""
     if isinstance(dtype, torch.dtype):
         if dtype not in _DTYPES.values():
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")

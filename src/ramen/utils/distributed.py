@@ -9,9 +9,8 @@ A process that has died, or hangs, is reported by a ``GroupError`` within the ti
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,8 +19,6 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.distributed import ProcessGroup
 
 Group: TypeAlias = "ProcessGroup | None"  # None: this process alone
@@ -39,31 +36,8 @@ class PeerFailedError(GroupError):
     """Another process of the group has failed, and all of them know why; they are still in step."""
 
 
-@dataclass(frozen=True)
-class Failures:
-    """What has failed in the processes of a group.
-
-    Attributes:
-        messages: One for each process; None if nothing has.
-        known_to_first: Whether the first process has heard of them, too.
-    """
-
-    messages: list[str | None]
-    known_to_first: bool
-
-    def raise_first(self, what: str) -> None:
-        """``PeerFailedError`` with the first message, if there is one."""
-        for rank, message in enumerate(self.messages):
-            if message is not None:
-                raise PeerFailedError(f"{what} failed in process {rank} of the group: {message}")
-
-
-@dataclass
-class Traffic:
-    """What a process has sent to the others so far."""
-
-    bytes: int = 0
-    calls: int = 0
+class ReportedElsewhereError(RuntimeError):
+    """An error that the first process of the group reports."""
 
 
 class Peers:
@@ -78,7 +52,6 @@ class Peers:
         rank: The number of this process in the group.
         size: How many processes it has.
         sizes: How many images each process brings to the present batch.
-        traffic: What this process has sent so far.
     """
 
     def __init__(self, group: "ProcessGroup", timeout: float | None = None) -> None:
@@ -93,7 +66,6 @@ class Peers:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.timeout = chosen_timeout() if timeout is None else timeout
         self.sizes = [0] * self.size
-        self.traffic = Traffic()
         # Numbers that the host needs do not go through a GPU: a dead process is then found by the host.
         self._on_host: Any = group
         self._takes_gpu_tensors = dist.get_backend(group) == "nccl"
@@ -101,9 +73,6 @@ class Peers:
             ranks = dist.get_process_group_ranks(group)
             with meeting(self.timeout):
                 self._on_host = dist.new_group(ranks, backend="gloo", timeout=timedelta(seconds=self.timeout))
-
-    def __repr__(self) -> str:
-        return f"Peers(process {self.rank} of {self.size})"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("a method of a group of processes cannot be copied or pickled: save and load it")
@@ -125,51 +94,43 @@ class Peers:
     def numbers(self, number: int, what: str) -> list[int]:
         """The numbers of all processes, in their order."""
         own = torch.tensor([number], dtype=torch.int64, device="cpu")
-        every = torch.empty(self.size, dtype=torch.int64, device="cpu")
-        self._gather_equal(every, own, what, self._on_host)
-        found: list[int] = every.tolist()
+        found: list[int] = self._all_gather(own, what).tolist()
         return found
 
     def values(self, value: Any, what: str) -> list[Any]:
         """The values of all processes, in their order; what JSON can hold."""
-        text = json.dumps(value).encode()
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = self.numbers(len(text), what)
-        own = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
-        own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        every = torch.empty(self.size * len(own), dtype=torch.uint8, device="cpu")
-        self._gather_equal(every, own, what, self._on_host)
-        parts = zip(every.view(self.size, -1), lengths, strict=True)
-        return [json.loads(part[:length].numpy().tobytes()) for part, length in parts]
+        parts = self.gather(text, lengths, what).split(lengths)
+        return [json.loads(part.numpy().tobytes()) for part in parts]
 
-    def failures(self, error: Exception | None, what: str) -> "Failures":
-        """What has failed in each process, of which this one has an error, or none."""
-        own = None if error is None else f"{type(error).__name__}: {error}"
+    def attempt(self, work: Callable[[], _Value], what: str, *, report_once: bool = False) -> _Value:
+        """What ``work`` returns, if it succeeds in all processes.
+
+        Otherwise all of them raise an error: their own, or a ``PeerFailedError``. With ``report_once`` the
+        first process does so alone, and others that know it raise ``ReportedElsewhereError``.
+        """
+        error: Exception | None = None
         try:
-            said = self.values({_FAILED: own}, what)
+            value = work()
+        except Exception as raised:
+            error = raised
+        try:
+            said = self.values({_FAILED: None if error is None else f"{type(error).__name__}: {error}"}, what)
         except GroupError:
             if error is not None:
                 raise error from None  # it says more than that others are gone
             raise
         # One that said something else is elsewhere in its work, and will notice that it is alone there.
         in_step = [isinstance(one, dict) and one.keys() == {_FAILED} for one in said]
-        messages = [one[_FAILED] if there else None for one, there in zip(said, in_step, strict=True)]
-        return Failures(messages, known_to_first=in_step[0])
-
-    def agree(self, error: Exception | None, what: str) -> None:
-        """Raise in all processes if one has an error: its own there, a ``PeerFailedError`` elsewhere."""
-        found = self.failures(error, what)
+        failed = {rank: said[rank][_FAILED] for rank in range(self.size) if in_step[rank]}
+        failed = {rank: message for rank, message in failed.items() if message is not None}
+        if report_once and self.rank and in_step[0] and failed:
+            raise ReportedElsewhereError(next(iter(failed.values()))) from error
         if error is not None:
             raise error
-        found.raise_first(what)
-
-    def attempt(self, work: Callable[[], _Value], what: str) -> _Value:
-        """What ``work`` returns, if it succeeds in all processes; otherwise all of them raise an error."""
-        error: Exception | None = None
-        try:
-            value = work()
-        except Exception as raised:
-            error = raised
-        self.agree(error, what)
+        for rank, message in failed.items():
+            raise PeerFailedError(f"{what} failed in process {rank} of the group: {message}")
         return value
 
     # -- tensors ------------------------------------------------------------------------------------
@@ -182,14 +143,13 @@ class Peers:
             sizes: How many each process has.
             what: A word for an error message.
         """
-        most, flat = max(sizes), self._carried(_as_bytes(rows))
+        most, flat = max(sizes), _as_bytes(rows)
         if not most or not flat.shape[1]:
             return rows.new_empty(sum(sizes), *rows.shape[1:])
+        flat = flat if self._takes_gpu_tensors else flat.cpu()  # gloo takes tensors on the CPU
         own = flat.new_zeros(most, flat.shape[1])
         own[: len(flat)] = flat
-        every = flat.new_empty(self.size * most, flat.shape[1])
-        self._gather_equal(every, own, what, self._group_for(own))
-        parts = every.view(self.size, most, -1)
+        parts = self._all_gather(own, what).view(self.size, most, -1)
         found = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
         return _from_bytes(found.to(rows.device), rows.dtype, rows.shape[1:])
 
@@ -212,49 +172,34 @@ class Peers:
         exact = torch.float64 if tensor.is_floating_point() else every.dtype
         return every.to(exact).sum(0).to(tensor.dtype)
 
-    def _carried(self, tensor: Tensor) -> Tensor:
-        """The tensor where the group's backend takes it: gloo takes tensors on the CPU."""
-        return tensor if self._takes_gpu_tensors else tensor.cpu()
-
-    def _group_for(self, tensor: Tensor) -> Any:
-        """NCCL takes tensors of GPUs alone."""
-        return self._on_host if tensor.device.type == "cpu" else self.group
-
     # -- the one operation --------------------------------------------------------------------------
 
-    def _gather_equal(self, every: Tensor, own: Tensor, what: str, group: Any) -> None:
+    def _all_gather(self, own: Tensor, what: str) -> Tensor:
+        """The rows of all processes, of which each has as many."""
         import torch.distributed as dist
 
-        with self._reported(what):
-            work = dist.all_gather_into_tensor(every, own, group=group, async_op=True)
-        self._count((self.size - 1) * own.numel() * own.element_size())
-        self._wait(work, own, what)
-
-    def _count(self, sent: int) -> None:
-        self.traffic.bytes += sent
-        self.traffic.calls += 1
-
-    def _wait(self, work: Any, sent: Tensor, what: str) -> None:
-        with self._reported(what):
-            if sent.device.type == "cpu":
+        every = own.new_empty(self.size * len(own), *own.shape[1:])
+        on_host = own.device.type == "cpu"
+        try:
+            work: Any = dist.all_gather_into_tensor(
+                every, own, group=self._on_host if on_host else self.group, async_op=True
+            )
+            # A GPU waits by itself, not the host; NCCL ends a process that waits for too long.
+            if on_host:
                 work.wait(timedelta(seconds=self.timeout))
             else:
-                work.wait()  # the GPU waits, not the host; NCCL itself ends a process that waits for too long
-
-    @contextmanager
-    def _reported(self, what: str) -> "Iterator[None]":
-        try:
-            yield
+                work.wait()
         except RuntimeError as error:
             raise GroupError(
                 f"{what}: a process of the group did not answer process {self.rank} of {self.size} within "
                 f"{self.timeout:g} s, or has closed its connection; it has probably died or raised an error, "
                 f"and its own output says why. The saved state resumes with the remaining processes ({error})"
             ) from error
+        return every
 
 
 @contextmanager
-def meeting(seconds: float) -> "Iterator[None]":
+def meeting(seconds: float) -> Iterator[None]:
     """A block in which processes find each other; ``GroupError`` if they do not.
 
     Args:
@@ -306,27 +251,3 @@ def _from_bytes(packed: Tensor, dtype: torch.dtype, shape: torch.Size) -> Tensor
         return torch.empty(len(packed), *shape, dtype=dtype, device=packed.device)
     # A copy of its own: numbers must begin at a multiple of their size.
     return packed.clone(memory_format=torch.contiguous_format).view(dtype).view(len(packed), *shape)
-
-
-class ReportedElsewhereError(RuntimeError):
-    """An error that the first process of the group reports."""
-
-
-def attempt_reported_once(peers: Peers, work: Callable[[], _Value], what: str) -> _Value:
-    """What ``work`` returns, if it succeeds in all processes.
-
-    Otherwise the first process raises what is to be reported, and those that know so raise
-    ``ReportedElsewhereError``.
-    """
-    error: Exception | None = None
-    try:
-        value = work()
-    except Exception as raised:
-        error = raised
-    found = peers.failures(error, what)
-    if peers.rank and found.known_to_first and any(found.messages):
-        raise ReportedElsewhereError(next(filter(None, found.messages))) from error
-    if error is not None:
-        raise error
-    found.raise_first(what)
-    return value

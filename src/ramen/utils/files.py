@@ -1,16 +1,21 @@
-"""Files that exist completely or not at all."""
+"""Files: those that exist completely or not at all, locks, and Python files of the user."""
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 _LOCK_BYTES = 1024
@@ -96,7 +101,6 @@ class TemporaryFolder:
         self._lock.enter_context(file_lock(self.path / _IN_USE, "uses this folder"))
 
     def close(self) -> None:
-        """Remove it."""
         self._lock.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -114,7 +118,6 @@ def _remove_left(path: Path) -> bool:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Replace the content of ``path`` by ``text``, in UTF-8, atomically."""
     with atomic_write(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -195,3 +198,60 @@ def _holder(handle: int) -> dict[str, Any]:
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}
+
+
+# -- Python files of the user, with methods or models -------------------------------------------------------
+
+_loaded: dict[Path, "UserFile"] = {}
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """A file that was imported once, from exactly the bytes that are hashed."""
+
+    path: Path  # its full path
+    module: ModuleType  # what it defines
+    sha256: str  # of its content
+
+
+def load_file(argument: str, given: str | Path) -> UserFile:
+    """Import a Python file, once per process; ValueError that names the file if that fails.
+
+    Args:
+        argument: What named the file, for messages.
+        given: Its path.
+    """
+    path = Path(given).expanduser().absolute()
+    if path in _loaded:
+        return _loaded[path]
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{argument}: {given} cannot be read: {error.strerror}") from None
+    name = f"ramen_file_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}_{path.stem}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # where dataclasses and type hints look for it
+    try:
+        # not by Python's own loader: it may take an older version from __pycache__
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ValueError(f"{argument}: {given} cannot be imported: {in_words(error, path)}") from error
+    _loaded[path] = UserFile(path, module, hashlib.sha256(source).hexdigest())
+    return _loaded[path]
+
+
+def forget_file(given: str | Path) -> None:
+    """Import the file again when it is asked for: its content was of no use."""
+    file = _loaded.pop(Path(given).expanduser().absolute(), None)
+    if file is not None:
+        sys.modules.pop(file.module.__name__, None)
+
+
+def in_words(error: BaseException, path: Path) -> str:
+    """The error, and the line of the file that it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    place = f" (line {lines[-1]})" if lines and not isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}: {error}".rstrip(": ") + place

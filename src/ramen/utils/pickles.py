@@ -28,7 +28,6 @@ class Function(Sealed):
     __slots__ = ()
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the call would return."""
         return self.value(*arguments)
 
 

@@ -143,5 +143,4 @@ def _tensor(entry: Mapping[str, Any], part: memoryview) -> Tensor:
 
 
 def total_bytes(pieces: Sequence[memoryview]) -> int:
-    """The length of what ``seal`` returned."""
     return sum(map(len, pieces))

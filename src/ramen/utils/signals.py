@@ -22,19 +22,13 @@ class StoppedError(KeyboardInterrupt):
 
 @dataclass
 class StopRequest:
-    """Whether somebody asked to stop.
+    """Whether somebody asked to stop."""
 
-    Attributes:
-        event: Set as soon as somebody did.
-        signal: The number of the signal that asked.
-    """
-
-    event: threading.Event = field(default_factory=threading.Event)
-    signal: int | None = None
+    event: threading.Event = field(default_factory=threading.Event)  # set as soon as somebody did
+    signal: int | None = None  # the number of the signal that asked
 
     @property
     def requested(self) -> bool:
-        """Whether somebody asked."""
         return self.event.is_set()
 
     @property

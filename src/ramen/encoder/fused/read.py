@@ -22,9 +22,7 @@ from ramen.encoder.fused.tower import (
     FusedMlp,
     FusedPasses,
     FusedTower,
-    Head,
     NotCoveredError,
-    PoolingHead,
     Rotation,
     TowerNorms,
 )
@@ -34,77 +32,70 @@ from ramen.kernels import activation
 from ramen.kernels.norm import AffinePlace
 
 _LINEAR = (nn.Linear, type(nn.MultiheadAttention(1, 1).out_proj))
+HeadFunction = Callable[[Tensor], Tensor]
 _DIFFERENT = 1e-6  # activations that are farther apart are not the same
 
 
 @dataclass(frozen=True)
 class Library:
-    """Where a library's towers have their parts. Of several alternatives, the first that is there counts.
+    """Where a library's towers have their parts. Of several alternatives, the first that is there counts."""
 
-    Attributes:
-        patches: The convolution that embeds patches.
-        patch_count: Their number, if it does not follow from the positions.
-        prefix: Learned tokens before the patches.
-        positions: What is added to every token.
-        norm_before: The norm before the blocks.
-        blocks: The list of blocks; what follows is within a block.
-        norm1: Before the attention.
-        qkv: Alternatives of linear layers, or one attention of torch, for queries, keys and values.
-        out: The last product of the attention.
-        scale1: The learned scale after it.
-        norm2: Before the MLP.
-        fc: Alternatives of linear layers before the activation; with a gate twice as wide.
-        act: The activation.
-        proj: The linear layer after it.
-        scale2: The learned scale after that.
-        heads: The number of heads.
-        head: Makes features of the tokens after the last block: a function, whether it needs the first token
-            alone, and which norms belong to it.
-        inner: Norms of queries, of keys, between the heads and ``out``, and before ``proj``.
-    """
-
-    patches: str
-    prefix: tuple[str, ...]
-    positions: str
-    norm_before: str
-    blocks: str
-    norm1: str
+    patches: str  # the convolution that embeds patches
+    prefix: tuple[str, ...]  # learned tokens before the patches
+    positions: str  # what is added to every token
+    norm_before: str  # the norm before the blocks
+    blocks: str  # the list of blocks; what follows is within a block
+    norm1: str  # before the attention
+    # alternatives of linear layers, or one attention of torch, for queries, keys and values
     qkv: tuple[tuple[str, ...], ...]
-    out: str
-    scale1: tuple[str, ...]
-    norm2: str
+    out: str  # the last product of the attention
+    scale1: tuple[str, ...]  # the learned scale after it
+    norm2: str  # before the MLP
+    # alternatives of linear layers before the activation; with a gate twice as wide
     fc: tuple[tuple[str, ...], ...]
-    act: str
-    proj: str
-    scale2: tuple[str, ...]
-    heads: str
-    head: "Callable[[Any, Any, str, TowerNorms], tuple[Head, bool]]"
-    patch_count: str = ""
+    act: str  # the activation
+    proj: str  # the linear layer after it
+    scale2: tuple[str, ...]  # the learned scale after that
+    heads: str  # the number of heads
+    # for a tower and what contains it: the features of the tokens after the last block, and whether these
+    # need the first token alone
+    head: "Callable[[Any, Any], tuple[HeadFunction, bool]]"
+    patch_count: str = ""  # their number, if it does not follow from the positions
+    # norms of queries, of keys, between the heads and ``out``, and before ``proj``
     inner: tuple[str, str, str, str] = ("", "", "", "")
 
 
 # -- what follows the blocks ------------------------------------------------------------------------
 
 
-def _open_clip_head(parent: Any, tower: Any, name: str, norms: TowerNorms) -> tuple[Head, bool]:
+def _open_clip_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
     if getattr(tower, "attn_pool", None) is not None:
         raise NotCoveredError("it pools by attention")
     first = tower.pool_type == "tok"
-    place = norms.place(f"{name}ln_post")
-    return PoolingHead(place, 1, first, tower.final_ln_after_pool, tower.proj), first
+
+    def head(tokens: Tensor) -> Any:
+        if first:
+            pooled = tower.ln_post(tokens[:, 0])
+        elif tower.final_ln_after_pool:
+            pooled = tower.ln_post(tokens[:, 1:].mean(1))
+        else:
+            pooled = tower.ln_post(tokens)[:, 1:].mean(1)
+        return pooled if tower.proj is None else pooled @ tower.proj
+
+    return head, first
 
 
-def _timm_head(parent: Any, tower: Any, name: str, norms: TowerNorms) -> tuple[Head, bool]:
+def _timm_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
     after = getattr(parent, "head", None)  # of open_clip's TimmModel
 
     def head(tokens: Tensor) -> Any:
         features = tower.forward_head(tower.norm(tokens))
         return features if after is None else after(features)
 
-    return norms.head(head), tower.global_pool == "token" and tower.attn_pool is None
+    return head, tower.global_pool == "token" and tower.attn_pool is None
 
 
-def _transformers_head(parent: Any, tower: Any, name: str, norms: TowerNorms) -> tuple[Head, bool]:
+def _transformers_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
     after = getattr(parent, "visual_projection", None)
     pools = getattr(tower, "head", None)
 
@@ -113,7 +104,7 @@ def _transformers_head(parent: Any, tower: Any, name: str, norms: TowerNorms) ->
         features = kept if pools is None else pools(kept)
         return features if after is None else after(features)
 
-    return norms.head(head), pools is None
+    return head, pools is None
 
 
 LIBRARIES = {
@@ -233,7 +224,7 @@ def _tower(library: Library, parent: Any, tower: Any, name: str, norms: TowerNor
         for number, block in enumerate(blocks)
     ]
     norm_before = norms.place_if_there(f"{name}{library.norm_before}")
-    head, first_token_only = library.head(parent, tower, name, norms)
+    head, first_token_only = library.head(parent, tower)
     return FusedTower(
         patch=tuple(convolution.kernel_size),
         patch_weight=weight,
@@ -244,7 +235,7 @@ def _tower(library: Library, parent: Any, tower: Any, name: str, norms: TowerNor
         heads=heads.pop(),
         first_token_only=first_token_only,
         rotation=_rotation(tower, blocks, weight),
-        head=head,
+        head=norms.head(head),
     )
 
 

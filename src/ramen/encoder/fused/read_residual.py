@@ -64,7 +64,6 @@ def _library(module: object) -> str | None:
 
 
 def _own_head(module: Any, x: Tensor) -> Tensor:
-    """What the network does with the output of its last block."""
     library = _library(module)
     if library == "open_clip.modified_resnet":
         features: Tensor = module.attnpool(x)

@@ -11,6 +11,7 @@ What they compute with is a ``FusedNetwork``; ``ramen.encoder.fused.read_residua
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,13 +46,11 @@ class Convolution:
         return single and self.stride == (1, 1) and self.groups == 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Its output."""
         if self.is_product:
             return F.linear(x.permute(0, 2, 3, 1), self.weight[:, :, 0, 0], self.bias).permute(0, 3, 1, 2)
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def backward(self, gradient: Tensor, shape: torch.Size) -> Tensor:
-        """The gradient of its input, which has that shape."""
         if self.is_product:
             return (gradient.permute(0, 2, 3, 1) @ self.weight[:, :, 0, 0]).permute(0, 3, 1, 2)
         found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
@@ -72,8 +71,6 @@ class Convolution:
 
 @dataclass(frozen=True)
 class NormedConvolution:
-    """A convolution, its norm, and perhaps a ReLU."""
-
     convolution: Convolution
     norm: ChannelNorm
     relu: bool
@@ -91,7 +88,6 @@ class Pool:
     counts_padding: bool = True  # of a mean
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Its output, and where the largest ones were."""
         if self.largest:
             found: tuple[Tensor, Tensor] = torch.ops.aten.max_pool2d_with_indices(
                 x, self.kernel, self.stride, self.padding, (1, 1), self.ceil_mode
@@ -102,7 +98,6 @@ class Pool:
         return torch.ops.aten.avg_pool2d(x, *self._mean_options), None
 
     def backward(self, gradient: Tensor, shape: torch.Size, places: Tensor | None) -> Tensor:
-        """The gradient of its input, which has that shape."""
         if self._is_tiled:
             return mean_pool.backward(gradient, shape, self.kernel)
         given = mean_pool.empty_map(gradient, shape)
@@ -153,7 +148,6 @@ class FusedNetwork:
 
     @property
     def first(self) -> Convolution:
-        """The convolution that takes images."""
         step = self.stem[0]
         assert isinstance(step, NormedConvolution)
         return step.convolution
@@ -184,31 +178,26 @@ class SavedMaps:
     affine: Tensor
     stem: list[_SavedStep]
     blocks: list[_SavedBlock]
-    head: object
+    head: Any
 
 
 # -- the passes -------------------------------------------------------------------------------------
 
 
 class FusedResidual:
-    """The fused passes of one network."""
-
     def __init__(self, network: FusedNetwork) -> None:
         self.network = network
 
     def is_prepared(self, images: Tensor) -> bool:
-        """Whether ``images`` is a result of ``prepare``."""
         outputs, inputs = self.network.first.weight.shape[:2]
         return images.ndim == 4 and images.shape[1] == outputs != inputs
 
     def prepare(self, images: Tensor) -> Tensor:
-        """The output of the first convolution, which no norm parameter changes."""
         if images.ndim != 4:
             raise ValueError(f"images must be of shape (B, 3, H, W), got {tuple(images.shape)}")
         return self.network.first.forward(images.detach().contiguous(memory_format=torch.channels_last))
 
     def forward(self, prepared: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, SavedMaps | None]:
-        """Features ``(B, d)`` of a result of ``prepare``; with ``keep`` also what ``backward`` needs."""
         x, stem = self._steps(self.network.stem, prepared, affine, keep=keep, first_is_done=True)
         blocks = []
         for block in self.network.blocks:
@@ -250,10 +239,9 @@ class FusedResidual:
         return x, saved
 
     def backward(self, gradient: Tensor, saved: SavedMaps) -> Tensor:
-        """Each image's gradient of the norm parameters ``(B, G)``, given that of its features ``(B, d)``."""
         affine = saved.affine
         rows = new_gradient_rows(affine, len(gradient))
-        total = self.network.head.backward(gradient, saved.head, affine, 0, rows)
+        total = self.network.head.backward(gradient, saved.head, rows)
         saved.head, other = None, None
         for block in reversed(self.network.blocks):
             total, other = self._block_backward(block, saved.blocks.pop(), total, other, affine, rows)

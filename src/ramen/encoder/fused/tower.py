@@ -10,13 +10,12 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ramen.encoder.norms import BatchNorm, LayerNorm, Norm
-from ramen.kernels import norm, rotation
+from ramen.kernels import rotation
 from ramen.kernels.channel_norm import ChannelNorm
-from ramen.kernels.norm import AffinePlace, NormResult
+from ramen.kernels.norm import AffinePlace
 
 
 class NotCoveredError(Exception):
@@ -41,50 +40,30 @@ class FusedPasses(Protocol):
 
 @dataclass(frozen=True)
 class FusedAttention:
-    """The attention of a block.
+    """The attention of a block."""
 
-    Attributes:
-        norm: Before it.
-        qkv_weight: Of queries, keys and values, one above the other, ``(3 D, D)``.
-        qkv_bias: Of the same.
-        query_norm: Of each head's queries, if there is one.
-        key_norm: Of each head's keys, if there is one.
-        inner_norm: Between the heads and the last product, if there is one.
-        out_weight: Of the last product.
-        out_bias: Of the same.
-    """
-
-    norm: AffinePlace
-    qkv_weight: Tensor
-    qkv_bias: Tensor | None
-    out_weight: Tensor
-    out_bias: Tensor | None
-    query_norm: AffinePlace | None = None
-    key_norm: AffinePlace | None = None
-    inner_norm: AffinePlace | None = None
+    norm: AffinePlace  # before it
+    qkv_weight: Tensor  # of queries, keys and values, one above the other, ``(3 D, D)``
+    qkv_bias: Tensor | None  # of the same
+    out_weight: Tensor  # of the last product
+    out_bias: Tensor | None  # of the same
+    query_norm: AffinePlace | None = None  # of each head's queries, if there is one
+    key_norm: AffinePlace | None = None  # of each head's keys, if there is one
+    inner_norm: AffinePlace | None = None  # between the heads and the last product, if there is one
 
 
 @dataclass(frozen=True)
 class FusedMlp:
-    """The two products of a block, with an activation between them.
+    """The two products of a block, with an activation between them."""
 
-    Attributes:
-        norm: Before it.
-        fc_weight: Of the first product. If it is gated, those of the gate are above the others.
-        fc_bias: Of the same.
-        activation: Its kind, one of ``ramen.kernels.activation.KINDS`` or ``GATES``.
-        inner_norm: Before the second product, if there is one.
-        proj_weight: Of the second product.
-        proj_bias: Of the same.
-    """
-
-    norm: AffinePlace
+    norm: AffinePlace  # before it
+    # of the first product. If it is gated, those of the gate are above the others
     fc_weight: Tensor
-    fc_bias: Tensor | None
-    activation: str
-    proj_weight: Tensor
-    proj_bias: Tensor | None
-    inner_norm: AffinePlace | None = None
+    fc_bias: Tensor | None  # of the same
+    activation: str  # its kind, one of ``ramen.kernels.activation.KINDS`` or ``GATES``
+    proj_weight: Tensor  # of the second product
+    proj_bias: Tensor | None  # of the same
+    inner_norm: AffinePlace | None = None  # before the second product, if there is one
 
 
 @dataclass(frozen=True)
@@ -97,73 +76,34 @@ class FusedBlock:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotary positions: pairs of numbers of queries and keys are turned by an angle that the place decides.
+    """Rotary positions: pairs of numbers of queries and keys, turned by an angle that the place decides."""
 
-    Attributes:
-        cos: ``(patches, head width)``.
-        sin: The same.
-        neighbours: Whether pairs are neighbours; otherwise a number's partner is half a head away.
-        prefix: How many tokens before the patches are not turned.
-    """
-
-    cos: Tensor
-    sin: Tensor
-    neighbours: bool
-    prefix: int
+    cos: Tensor  # ``(patches, head width)``
+    sin: Tensor  # the same
+    neighbours: bool  # whether pairs are neighbours; otherwise a number's partner is half a head away
+    prefix: int  # how many tokens before the patches are not turned
 
     def turn(self, parts: Tensor, *, back: bool = False) -> None:
         """Turn queries or keys ``(B, T, heads, head width)`` in place, or with ``back`` their gradients."""
         rotation.turn(parts[:, self.prefix :], self.cos, self.sin, self.neighbours, back=back)
 
 
-class Head(Protocol):
-    """What makes features of the tokens after the last block, and the gradient back."""
-
-    def forward(
-        self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None, *, keep: bool
-    ) -> tuple[Tensor, object]:
-        """Features ``(B, d)`` of ``x + delta + shift``, and with ``keep`` what ``backward`` needs."""
-
-    def backward(self, gradient: Tensor, saved: object, affine: Tensor, tokens: int, rows: Tensor) -> Tensor:
-        """The gradient of the tokens that ``forward`` got; those of norm parameters go into ``rows``.
-
-        Args:
-            gradient: Of the features.
-            saved: What ``forward`` has kept.
-            affine: As in ``forward``.
-            tokens: How many an image has.
-            rows: See ``ramen.kernels.norm.backward``.
-        """
-
-
 @dataclass(frozen=True)
 class FusedTower:
-    """The weights and settings of a tower that is covered.
+    """The weights and settings of a tower that is covered."""
 
-    Attributes:
-        patch: Height and width of a patch.
-        patch_weight: Embeds a patch, ``(D, channels * height * width)``; padded with columns of zeros.
-        prefix: How many tokens stand before the patches: the class token and registers.
-        positions: ``(T, D)``: what is added to every token, be it learned, a position or a bias. The tokens
-            of the prefix themselves are zeros.
-        norm_before: The norm before the blocks, if there is one.
-        blocks: In order.
-        heads: Of every attention.
-        rotation: Of queries and keys, if there is one.
-        first_token_only: Whether the head needs the first token alone.
-        head: What follows the blocks.
-    """
-
-    patch: tuple[int, int]
-    patch_weight: Tensor
-    prefix: int
+    patch: tuple[int, int]  # height and width of a patch
+    patch_weight: Tensor  # embeds a patch, ``(D, channels * height * width)``; padded with columns of zeros
+    prefix: int  # how many tokens stand before the patches: the class token and registers
+    # ``(T, D)``: what is added to every token, be it learned, a position or a bias. The tokens of the prefix
+    # themselves are zeros
     positions: Tensor
-    norm_before: AffinePlace | None
-    blocks: list[FusedBlock]
-    heads: int
-    first_token_only: bool
-    head: Head
-    rotation: Rotation | None = None
+    norm_before: AffinePlace | None  # the norm before the blocks, if there is one
+    blocks: list[FusedBlock]  # in order
+    heads: int  # of every attention
+    first_token_only: bool  # whether the head needs the first token alone
+    head: "Head"  # what follows the blocks
+    rotation: Rotation | None = None  # of queries and keys, if there is one
 
     @cached_property
     def bias_sums(self) -> list[Tensor | None]:
@@ -184,55 +124,8 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return one + other
 
 
-@dataclass(frozen=True)
-class PoolingHead:
-    """A norm, the class token or the mean of all patches, and a product.
-
-    Attributes:
-        norm_place: Of the norm.
-        prefix: How many tokens stand before the patches.
-        pools_class_token: Whether the features are those of the class token, or the mean of all patches.
-        norm_after_pool: Whether the norm comes after the mean.
-        proj: Applied to the pooled features, if there is one.
-    """
-
-    norm_place: AffinePlace
-    prefix: int
-    pools_class_token: bool
-    norm_after_pool: bool
-    proj: Tensor | None
-
-    def forward(
-        self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None, *, keep: bool
-    ) -> tuple[Tensor, NormResult]:
-        """See ``Head.forward``."""
-        if self.norm_after_pool and not self.pools_class_token:
-            total = x if delta is None else x + delta
-            mean = total[:, self.prefix :].mean(1, keepdim=True)
-            after = norm.forward(mean, None, affine, self.norm_place, shift)
-            pooled = after.output[:, 0]
-        else:
-            after = norm.forward(x, delta, affine, self.norm_place, shift)
-            pooled = after.output[:, 0] if self.pools_class_token else after.output[:, self.prefix :].mean(1)
-        return (pooled if self.proj is None else pooled @ self.proj), after
-
-    def backward(self, gradient: Tensor, saved: object, affine: Tensor, tokens: int, rows: Tensor) -> Tensor:
-        """See ``Head.backward``."""
-        assert isinstance(saved, NormResult)
-        pooled = (gradient if self.proj is None else gradient @ self.proj.T)[:, None]
-        if self.pools_class_token:
-            return norm.backward(pooled, saved, affine, self.norm_place, None, rows)
-        if self.norm_after_pool:
-            pooled = norm.backward(pooled, saved, affine, self.norm_place, None, rows)
-        patches = tokens - self.prefix
-        spread = F.pad((pooled / patches).expand(-1, patches, -1), (0, 0, self.prefix, 0))
-        if self.norm_after_pool:
-            return spread
-        return norm.backward(spread, saved, affine, self.norm_place, None, rows)
-
-
-class ModuleHead:
-    """The module's own layers, differentiated by autograd: a small part of a pass.
+class Head:
+    """What follows the blocks: the module's own layers, differentiated by autograd, a small part of a pass.
 
     Args:
         function: Features of the tokens ``(B, T, D)`` after the last block.
@@ -257,7 +150,7 @@ class ModuleHead:
     def forward(
         self, x: Tensor, delta: Tensor | None, affine: Tensor, shift: Tensor | None, *, keep: bool
     ) -> tuple[Tensor, tuple[Tensor, Tensor, list[Tensor]] | None]:
-        """See ``Head.forward``."""
+        """Features ``(B, d)`` of ``x + delta + shift``, and with ``keep`` what ``backward`` needs."""
         total = x if delta is None else x + delta
         total = total if shift is None else (total + shift).to(x.dtype)
         if not keep:
@@ -271,9 +164,8 @@ class ModuleHead:
             features = self._features(total, leaves)
         return features.detach(), (features, total, leaves)
 
-    def backward(self, gradient: Tensor, saved: object, affine: Tensor, tokens: int, rows: Tensor) -> Tensor:
-        """See ``Head.backward``."""
-        assert isinstance(saved, tuple)
+    def backward(self, gradient: Tensor, saved: tuple[Tensor, Tensor, list[Tensor]], rows: Tensor) -> Tensor:
+        """The gradient of what ``forward`` got; those of norm parameters go into ``rows``."""
         features, total, leaves = saved
         found = torch.autograd.grad(
             features, [total, *leaves], gradient.to(features.dtype), allow_unused=True
@@ -340,10 +232,10 @@ class TowerNorms:
         mean, variance = found.running_mean.to(exact), found.running_var.to(exact)
         return ChannelNorm(place, mean, torch.rsqrt(variance + place.eps))
 
-    def head(self, function: Callable[[Tensor], Tensor]) -> ModuleHead:
+    def head(self, function: Callable[[Tensor], Tensor]) -> Head:
         """What follows the blocks, computed by the module; all norm layers that are left belong to it."""
         left, self._left = sorted(self._left), set()
-        return ModuleHead(function, {name: self._norms[name] for name in left}, self._places)
+        return Head(function, {name: self._norms[name] for name in left}, self._places)
 
     def require_all_used(self) -> None:
         """Raise NotCoveredError if a norm layer is in none of the places that were read."""

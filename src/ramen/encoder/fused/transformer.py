@@ -13,6 +13,7 @@ What they compute with is a ``FusedTower``; towers differ in their description, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +27,6 @@ from ramen.kernels.norm import AffinePlace, NormResult
 
 @dataclass
 class _SavedAttention:
-    """What the backward pass of a block's attention needs from its forward pass."""
-
     norm: NormResult
     query_norm: NormResult | None
     key_norm: NormResult | None
@@ -37,8 +36,6 @@ class _SavedAttention:
 
 @dataclass
 class _SavedMlp:
-    """The same of its MLP."""
-
     norm: NormResult
     hidden: Tensor
     inner_norm: NormResult | None
@@ -51,23 +48,19 @@ class SavedForward:
     affine: Tensor
     norm_before: NormResult | None
     blocks: list[tuple[_SavedAttention, _SavedMlp]]
-    head: object
+    head: Any
 
 
 class FusedTransformer:
-    """The fused passes of one tower."""
-
     def __init__(self, tower: FusedTower) -> None:
         self.tower = tower
 
     # -- from images to tokens ------------------------------------------------------------------------
 
     def is_prepared(self, images: Tensor) -> bool:
-        """Whether ``images`` is a result of ``prepare``."""
         return images.ndim == 3 and images.shape[1:] == self.tower.positions.shape
 
     def prepare(self, images: Tensor) -> Tensor:
-        """The tokens of the prefix and the embedded patches, without their positions, ``(B, T, D)``."""
         if images.ndim != 4:
             raise ValueError(f"images must be of shape (B, 3, H, W), got {tuple(images.shape)}")
         batch, channels, height, width = images.shape
@@ -90,7 +83,6 @@ class FusedTransformer:
     # -- forward ------------------------------------------------------------------------------------
 
     def forward(self, prepared: Tensor, affine: Tensor, *, keep: bool) -> tuple[Tensor, SavedForward | None]:
-        """Features ``(B, d)`` of a result of ``prepare``; with ``keep`` also what ``backward`` needs."""
         tower, x = self.tower, prepared
         before = None
         if tower.norm_before is None:
@@ -178,11 +170,9 @@ class FusedTransformer:
     # -- backward -----------------------------------------------------------------------------------
 
     def backward(self, gradient: Tensor, saved: SavedForward) -> Tensor:
-        """Each image's gradient of the norm parameters ``(B, G)``, given that of its features ``(B, d)``."""
         affine = saved.affine
         rows = norm.new_gradient_rows(affine, len(gradient))
-        tokens = saved.blocks[0][0].norm.total.shape[1]
-        stream = self.tower.head.backward(gradient, saved.head, affine, tokens, rows)
+        stream = self.tower.head.backward(gradient, saved.head, rows)
         saved.head = None
         for block in reversed(self.tower.blocks):
             saved_attention, saved_mlp = saved.blocks.pop()
@@ -196,7 +186,6 @@ class FusedTransformer:
     def mlp_backward(
         part: FusedMlp, saved: _SavedMlp, stream: Tensor, affine: Tensor, rows: Tensor
     ) -> Tensor:
-        """From the gradient of the residual stream after an MLP to that before its norm."""
         activated = stream @ part.proj_weight
         if saved.inner_norm is not None and part.inner_norm is not None:
             activated = norm.backward(activated, saved.inner_norm, affine, part.inner_norm, None, rows)
@@ -206,7 +195,6 @@ class FusedTransformer:
     def attention_backward(
         self, part: FusedAttention, saved: _SavedAttention, stream: Tensor, affine: Tensor, rows: Tensor
     ) -> Tensor:
-        """The same for an attention."""
         heads, rotation = self.tower.heads, self.tower.rotation
         attended = stream @ part.out_weight
         if saved.inner_norm is not None and part.inner_norm is not None:

@@ -18,7 +18,7 @@ from ramen.serve.http.server import StoppableServer
 from ramen.serve.http.service import Service
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.shared_memory import Lender, SharedRegion
-from ramen.utils.garbage import left_out_of_collections
+from ramen.utils.workers import left_out_of_collections
 
 _LEAVE_IT_TO_OTHERS = 0.002  # seconds that a front with more connections than another waits with a new one
 _TICKS = 10  # of the server's clock, which make a second
