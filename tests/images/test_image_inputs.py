@@ -4,25 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_corpus import drawing, good_files, orientation, sixteen_bit_values
+from image_corpus import drawing, orientation, sixteen_bit_values
 from PIL import Image
 
 from ramen.images.decoding import UnreadableImageError
 from ramen.images.preprocess import open_image, open_rgb
-
-GOOD = {file.name: file.data for file in good_files()}
-
-
-def test_sixteen_bits_and_others(tmp_path: Path) -> None:
-    for name, expected in {
-        "16 bits.png": np.stack([np.round(sixteen_bit_values() / 257)] * 3, -1),
-        "rgb.png": np.asarray(drawing()),
-        "l.png": np.stack([np.asarray(drawing("L"))] * 3, -1),
-    }.items():
-        (tmp_path / name).write_bytes(GOOD[name])
-        image = open_rgb(tmp_path / name)
-        assert image.mode == "RGB"
-        assert np.array_equal(np.asarray(image), expected)
 
 
 def test_a_grey_map_of_sixteen_bits(tmp_path: Path) -> None:

@@ -24,13 +24,6 @@ def test_only_pillows_are_ignored() -> None:
             warn_from_pillow()
 
 
-def test_an_error_restores_the_filters() -> None:
-    before = list(warnings.filters)
-    with pytest.raises(KeyError), no_pillow_warnings():
-        raise KeyError
-    assert warnings.filters == before
-
-
 def test_the_last_of_several_threads_restores_the_filters() -> None:
     """The first to enter leaves first, while the second is inside: with separate copies, one would stay."""
     before = list(warnings.filters)

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +67,6 @@ def test_half_a_pixel_is_rounded_as_asked(crop: str, start: int) -> None:
     image = random_image(11, 8)
     cut = np.asarray(image)[:, start : start + 8]
     assert np.array_equal(Preprocess(8, crop=crop).pixels(image)[0].permute(1, 2, 0).numpy(), cut)
-
-
-def test_wrong_crops_are_refused() -> None:
-    with pytest.raises(ValueError, match="crop"):
-        Preprocess(8, crop="middle")
-    with pytest.raises(ValueError, match="resize_to belongs to resize_mode='shortest', got 'squash'"):
-        Preprocess(8, resize_mode="squash", resize_to=9)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK"])
@@ -273,13 +267,6 @@ def test_a_device_that_cannot_do_it_exactly_leaves_it_to_pillow(monkeypatch: pyt
     assert torch.equal(pixels, Preprocess(16).pixels(batch))
 
 
-def test_an_unknown_device_or_dtype() -> None:
-    with pytest.raises(ValueError, match="device"):
-        Preprocess(16)(random_image(20, 20), device="gpu")
-    with pytest.raises(ValueError, match="dtype"):
-        Preprocess(16)(random_image(20, 20), dtype="uint8")
-
-
 # -- bound to a device ------------------------------------------------------------------------------
 
 
@@ -291,8 +278,6 @@ def test_a_copy_bound_to_a_device_uses_it_unless_a_call_says_otherwise() -> None
     assert bound(image).device.type == bound.pixels(image).device.type == "meta"
     assert torch.equal(bound(image, device="cpu"), free(image))
     assert Preprocess(16, device=torch.device("cpu")).to("meta").device == torch.device("meta")
-    with pytest.raises(ValueError, match="device"):
-        free.to("gpu")
 
 
 def test_the_device_is_no_part_of_the_settings() -> None:
@@ -373,13 +358,6 @@ def test_images_of_all_kinds_may_be_skipped(files: list[Path]) -> None:
     assert list(skipped) == [0, 1]
 
 
-def test_what_is_no_image_is_not_skipped() -> None:
-    with pytest.raises(TypeError, match="images"):
-        Preprocess(8)([3], on_error="skip")
-    with pytest.raises(ValueError, match="on_error"):
-        Preprocess(8)(random_image(9, 9), on_error="ignore")
-
-
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -398,42 +376,42 @@ def test_any_error_of_a_decoder_names_the_file(
         open_image(path)
 
 
-def test_an_image_that_is_too_elongated_is_refused() -> None:
-    with pytest.raises(ValueError, match="image 0 of 1 x 500000 pixels is too elongated for 224 x 224"):
-        Preprocess((224, 224))(Image.new("L", (1, 500_000)))
-    with pytest.raises(ValueError, match="too elongated"):
-        Preprocess((24, 24), resize_mode="longest")(Image.new("L", (1, 5000)))
-    with pytest.raises(UnreadableImageError, match=r"it is too elongated: .* resized to 448000 x 224"):
-        Preprocess(224)(Image.new("PA", (20_000, 10)))  # which is left to Pillow, in full
+EIGHT = Preprocess(8)
 
 
 @pytest.mark.parametrize(
-    ("images", "message"),
+    ("call", "error", "named"),
     [
+        *[
+            (lambda given=given: Preprocess(**{"size": (8, 8), **given}), ValueError, named)
+            for given, named in (
+                ({"interpolation": "cubic"}, "interpolation"),
+                ({"resize_mode": "fit"}, "resize_mode"),
+                ({"size": (8,)}, "size"),
+                ({"fill_color": 256}, "fill_color"),
+                ({"std": (1, 1, 0)}, "std"),
+                ({"crop": "middle"}, "crop"),
+                ({"resize_mode": "squash", "resize_to": 9}, "resize_to"),
+            )
+        ],
+        (lambda: EIGHT.to("gpu"), ValueError, "device"),
+        (lambda: EIGHT(random_image(20, 20), device="gpu"), ValueError, "device"),
+        (lambda: EIGHT(random_image(20, 20), dtype="uint8"), ValueError, "dtype"),
+        (lambda: EIGHT(random_image(9, 9), on_error="ignore"), ValueError, "on_error"),
+        (lambda: EIGHT([3], on_error="skip"), TypeError, "images"),  # no image at all is never skipped
+        (lambda: EIGHT([]), ValueError, "images"),
+        (lambda: EIGHT(torch.zeros(2, 3, 8, 8)), ValueError, "images"),
+        (lambda: EIGHT(torch.zeros(1, 8, 8, dtype=torch.uint8)), ValueError, "images"),
+        (lambda: EIGHT(torch.zeros(3, 0, 8, dtype=torch.uint8)), UnreadableImageError, "image 0"),
+        (lambda: Preprocess(224)(Image.new("L", (1, 500_000))), UnreadableImageError, "image 0"),
         (
-            torch.zeros(2, 3, 8, 8),
-            r"a tensor must be uint8 of shape \(3, H, W\), got torch.float32 \(3, 8, 8\)",
+            lambda: Preprocess((24, 24), resize_mode="longest")(Image.new("L", (1, 5000))),
+            UnreadableImageError,
+            "image 0",
         ),
-        (torch.zeros(1, 8, 8, dtype=torch.uint8), r"got torch.uint8 \(1, 8, 8\)"),
-        ([], "images"),
-        (torch.zeros(3, 0, 8, dtype=torch.uint8), r"image 0 has no pixels \(8 x 0\)"),
+        (lambda: Preprocess(224)(Image.new("PA", (20_000, 10))), UnreadableImageError, "image 0"),
     ],
 )
-def test_bad_images(images: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Preprocess((8, 8))(images)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"size": (8, 8), "interpolation": "cubic"}, "interpolation"),
-        ({"size": (8, 8), "resize_mode": "fit"}, "resize_mode"),
-        ({"size": (8,)}, "size"),
-        ({"size": (8, 8), "fill_color": 256}, "fill_color"),
-        ({"size": (8, 8), "std": (1, 1, 0)}, "mean and std must be three numbers, std above 0"),
-    ],
-)
-def test_bad_settings(settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Preprocess(**settings)
+def test_refused(call: Callable[[], object], error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
+        call()

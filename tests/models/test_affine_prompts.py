@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ramen.models.open_clip import load_open_clip, load_tokenizer, text_encoder
-from ramen.models.text import AffineTextEncoder, TowerPrompts
+from ramen.models.text import AffineTextEncoder
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 TEXTS = ["a photo of a cat.", "a photo of a traffic light.", "art", "a b c d e", "dogs"]
@@ -92,9 +92,3 @@ def test_a_tower_in_fp16_has_parameters_in_fp32(tmp_path: Path) -> None:
     prompts = text_encoder(clip.to(torch.bfloat16), tokenizer).affine_prompts(TEXTS, 100)
     assert prompts.base.dtype == torch.float32
     assert prompts(prompts.base).dtype == torch.float32
-
-
-def test_a_tower_without_norm_layers_is_refused() -> None:
-    tower, rows = nn.Linear(3, 2), torch.randn(4, 3)
-    with pytest.raises(ValueError, match="Linear has no norm layer to adapt"):
-        TowerPrompts(tower, {"rows": rows}, lambda module, inputs: module(inputs["rows"]), 10)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import ramen
 from ramen import ZeroShotClassifier, prompts, testing
-from ramen.models.classifier import MissingPartError
 from tests.helpers.tiny_models import TINY_VIT, add_tiny_model
 
 CLASSES = ["cat", "polar_bear", "fire truck"]
@@ -202,23 +201,6 @@ def test_what_a_checkpoint_file_does_not_hold_can_be_given(tiny_model: str, chec
 # -- errors -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
-        (("ViT-B-23", None, CLASSES), ValueError, "^model: .*'ViT-B-32'"),
-        (("ViT-B-32", "opneai", CLASSES), ValueError, "^pretrained: .*'openai'"),
-        (("ViT-B-32", "/no/such/file.pt", CLASSES), ValueError, "^pretrained: "),
-        (("hf-hub:someone/model", "openai", CLASSES), ValueError, "pretrained"),
-        ((None, None, CLASSES), TypeError, "model"),
-        (("ViT-B-32", 3, CLASSES), TypeError, "pretrained"),
-        (("ViT-B-32", None, None), TypeError, "classes"),
-    ],
-)
-def test_unknown_models_and_weights(arguments: tuple, error: type[Exception], named: str) -> None:
-    with pytest.raises(error, match=named):
-        ZeroShotClassifier.from_open_clip(*arguments)
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_weights_that_do_not_fit_or_cannot_be_read(tiny_model: str, checkpoint: Path, tmp_path: Path) -> None:
     weights = torch.load(checkpoint, weights_only=True)
@@ -276,62 +258,6 @@ def test_a_pickle_is_not_executed(tiny_model: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"bomb\.pt' cannot be loaded"):
         ZeroShotClassifier.from_open_clip(tiny_model, path, CLASSES)
     assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize(
-    ("embeddings", "options", "message"),
-    [
-        (torch.randn(4, 17), {}, "class_embeddings"),
-        (torch.randn(4), {}, "class_embeddings"),
-        (torch.zeros(0, 16), {}, "class_embeddings"),
-        (torch.full((4, 16), torch.nan), {}, r"must be finite and not zero, got a vector at \(0,\)"),
-        (torch.eye(4, 16) * torch.tensor([[1], [1], [0], [1]]), {}, r"got a vector at \(2,\)"),
-        (torch.randn(4, 16), {"classes": ["a"]}, "classes"),
-        (torch.randn(4, 16), {"classes": list("aabc")}, "got more than one 'a'"),
-        (torch.randn(4, 16), {"logit_scale": 0.0}, "logit_scale"),
-        (torch.randn(4, 2, 16), {"templates": "single"}, "templates"),
-        (
-            torch.eye(16)[:4, None] * torch.tensor([[[1.0], [-1.0]]]),
-            {},
-            "templates of a class must not cancel",
-        ),
-        (torch.randn(4, 16), {"device": "cuda:97"}, "device 'cuda:97' is not available: torch sees"),
-        (torch.randn(4, 16), {"dtype": "float8"}, "dtype"),
-    ],
-)
-def test_bad_embeddings_and_options(embeddings: Tensor, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ZeroShotClassifier(testing.small_tower(), embeddings, **options)
-
-
-def test_embeddings_of_the_wrong_width_found_at_the_first_image() -> None:
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 6), nn.LayerNorm(6))
-    clf = ZeroShotClassifier(encoder, torch.randn(4, 5))
-    with pytest.raises(ValueError, match="class_embeddings"):
-        ramen.create("ensemble", clf).predict(torch.randn(1, 3, 32, 32))
-
-
-@pytest.mark.parametrize("embeddings", [[[1.0]], torch.ones(3, 16, dtype=torch.int64)])
-def test_embeddings_that_are_no_float_tensor(embeddings: object) -> None:
-    with pytest.raises(TypeError, match="class_embeddings"):
-        ZeroShotClassifier(testing.small_tower(), embeddings)
-
-
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (torch.zeros(2, 3, 32, 31), r"shape \(B, 3, 32, 32\), got torch.float32 of shape \(2, 3, 32, 31\)"),
-        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "got torch.uint8 .*; clf.preprocess makes one"),
-        (torch.zeros(3, 32, 32), r"got torch.float32 of shape \(3, 32, 32\)"),
-        (torch.zeros(0, 3, 32, 32), "images"),
-    ],
-)
-def test_bad_images(images: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        testing.small_classifier().check_images(images)
-    own = ZeroShotClassifier(testing.small_tower(), torch.eye(5, 16))  # the tower states its image size
-    with pytest.raises(ValueError, match=message):
-        own.check_images(images)
 
 
 LONG = "a very long name " * 40
@@ -395,19 +321,3 @@ def test_other_classes_share_the_encoder() -> None:
     again = clf.with_classes(clf.classes)
     torch.testing.assert_close(again.class_embeddings, clf.class_embeddings)
     assert again.preprocess.size == clf.preprocess.size
-
-
-def test_other_classes_need_a_text_tower_and_names_that_differ() -> None:
-    clf = testing.small_classifier()
-    bare = ramen.ZeroShotClassifier(clf.encoder, clf.class_embeddings)
-    with pytest.raises(MissingPartError, match="with_classes needs a text encoder"):
-        bare.with_classes(["a"])
-    with pytest.raises(ValueError, match="classes"):
-        clf.with_classes(["a", "a"])
-    blind = ramen.ZeroShotClassifier(
-        clf.encoder,
-        clf.class_embeddings,
-        encode_text=lambda texts: clf.class_embeddings[:1].repeat(len(texts), 1),
-    )
-    with pytest.raises(ValueError, match="names that the model can distinguish, got 'a', 'b'"):
-        blind.with_classes(["a", "b"])

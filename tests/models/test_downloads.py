@@ -49,17 +49,34 @@ def closed_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_nothing_listens(tagged: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "tag", "missing"),
+    [
+        ("tiny", {"hf_hub": "someone/tiny/"}, "the checkpoint of .*/someone/tiny/resolve/main/"),
+        ("tiny", {"url": "{address}/tiny.pt"}, r"the checkpoint of .*/tiny\.pt cannot be reached: .*refused"),
+        ("hf-hub:someone/tiny", None, "the configuration of hf-hub:someone/tiny"),
+        ("ViT-B-16-SigLIP", "webli", "the tokenizer of ViT-B-16-SigLIP"),  # its weights are in the cache
+    ],
+)
+def test_nothing_listens(
+    model: str, tag: object, missing: str, tagged: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     address = f"http://127.0.0.1:{closed_port()}"
     use(address, monkeypatch)
+    if isinstance(tag, dict):
+        record = {name: value.replace("{address}", address) for name, value in tag.items()}
+        record = {"tiny": {**record, "mean": None, "std": None}}
+        monkeypatch.setitem(open_clip.pretrained._PRETRAINED, tagged, record)
+        model, tag = tagged, "tiny"
+    elif tag:
+        in_cache = "open_clip_model.safetensors"
+        found = lambda repo, name, **given: "x" if name == in_cache else None  # noqa: E731
+        monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", found)
     before = dict(os.environ)
-    with pytest.raises(ConnectionError) as error:
-        ZeroShotClassifier.from_open_clip(tagged, "tiny", CLASSES, cache_dir=tmp_path)
-    said = str(error.value)
-    assert f"the checkpoint of {tagged} is not in the cache {tmp_path}" in said
-    assert f"and {address}/someone/tiny/resolve/main/" in said
-    assert "cannot be reached: " in said
-    assert 'pretrained="weights.safetensors"' in said
+    with pytest.raises(ConnectionError, match=missing) as error:
+        ZeroShotClassifier.from_open_clip(model, tag, CLASSES, cache_dir=tmp_path)
+    for said in (f"cache {tmp_path}", "cannot be reached: ", 'pretrained="weights.safetensors"'):
+        assert said in str(error.value)
     assert dict(os.environ) == before
 
 
@@ -93,30 +110,6 @@ def test_with_a_network_the_weights_are_downloaded_and_then_kept(
     # The hub is gone: the cache is enough.
     again = ZeroShotClassifier.from_open_clip(tagged, "tiny", CLASSES, cache_dir=tmp_path)
     assert again.fingerprint() == first.fingerprint()
-
-
-def test_a_tag_with_an_address(tagged: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    record = {"tiny": {"url": f"http://127.0.0.1:{closed_port()}/tiny.pt"}}
-    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, tagged, record)
-    with pytest.raises(ConnectionError, match=r"/tiny\.pt cannot be reached: .*refused"):
-        ZeroShotClassifier.from_open_clip(tagged, "tiny", CLASSES, cache_dir=tmp_path)
-
-
-def test_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use(f"http://127.0.0.1:{closed_port()}", monkeypatch)
-    with pytest.raises(ConnectionError, match="the configuration of hf-hub:someone/tiny is not in the cache"):
-        ZeroShotClassifier.from_open_clip("hf-hub:someone/tiny", None, CLASSES, cache_dir=tmp_path)
-
-
-def test_a_tokenizer_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The weights are in the cache, the tokenizer is not."""
-    use(f"http://127.0.0.1:{closed_port()}", monkeypatch)
-    cached = "open_clip_model.safetensors"
-    monkeypatch.setattr(
-        huggingface_hub, "try_to_load_from_cache", lambda repo, name, **given: "x" if name == cached else None
-    )
-    with pytest.raises(ConnectionError, match="the tokenizer of ViT-B-16-SigLIP is not in the cache"):
-        ZeroShotClassifier.from_open_clip("ViT-B-16-SigLIP", "webli", CLASSES, cache_dir=tmp_path)
 
 
 def test_a_name_that_is_looked_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,28 +85,6 @@ def test_tensors_and_nothing_start_no_worker(
     assert list(prefetch([], clf, workers=4)) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"workers": -1}, ValueError, "workers"),
-        ({"workers": 1.5}, TypeError, "workers"),
-        ({"ahead": 0}, ValueError, "ahead"),
-        ({"dtype": "int8"}, ValueError, "dtype"),
-    ],
-)
-def test_bad_settings(
-    settings: dict, error: type[Exception], message: str, clf: ramen.ZeroShotClassifier
-) -> None:
-    with pytest.raises(error, match=message):
-        prefetch([], clf, **settings)
-
-
-def test_a_classifier_without_preprocessing() -> None:
-    bare = ramen.ZeroShotClassifier(testing.small_tower(), torch.randn(3, 16))
-    with pytest.raises(ValueError, match="built without preprocessing"):
-        prefetch([], bare)
-
-
 class Source:
     """Reads uint8 images of its own; notices two readers at once."""
 

@@ -1,23 +1,7 @@
-import pytest
 import torch
 from torch import Tensor
 
 from ramen import prompts
-
-
-def test_the_templates_are_those_of_the_published_code() -> None:
-    assert prompts.SINGLE == ("a photo of a {}.",)
-    assert prompts.ENSEMBLE == (
-        "itap of a {}.",
-        "a bad photo of the {}.",
-        "a origami {}.",
-        "a photo of the large {}.",
-        "a {} in a video game.",
-        "art of the {}.",
-        "a photo of the small {}.",
-    )
-    assert prompts.ENSEMBLE_WITHOUT_PERIOD[4] == "a {} in a video game"
-    assert prompts.check_templates("single-without-period") == ("a photo of a {}",)
 
 
 def test_class_embeddings_are_normalised_averaged_normalised() -> None:
@@ -53,43 +37,6 @@ def test_many_prompts_are_encoded_in_parts() -> None:
     torch.testing.assert_close(embeddings[299, 1, 0] / embeddings[299, 1, 1], torch.tensor(302.0))
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ([], "classes"),
-        (["cat", "dog", "cat"], "classes"),
-        (["polar bear", "polar_bear"], "got more than one 'polar bear'"),
-        (["cat", ""], "classes"),
-        (["cat", 3], "classes"),
-    ],
-)
-def test_bad_class_lists(classes: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        prompts.check_classes(classes)
-
-
-def test_a_string_is_no_class_list() -> None:
-    with pytest.raises(TypeError, match="classes"):
-        prompts.check_classes("cat")
-    with pytest.raises(TypeError, match="classes"):
-        prompts.check_classes(None)
-
-
 def test_generators_are_taken() -> None:
     assert prompts.check_classes(name for name in ("a", "b")) == ("a", "b")
     assert prompts.check_templates(t for t in ("a {}",)) == ("a {}",)
-
-
-@pytest.mark.parametrize(
-    ("templates", "message"),
-    [
-        ("ensembel", "there is no set 'ensembel'; did you mean 'ensemble'?"),
-        ([], "templates"),
-        (["a photo"], "templates"),
-        (["{} or {}"], "got '{} or {}'"),
-    ],
-)
-def test_bad_templates(templates: object, message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        prompts.check_templates(templates)
-    assert message in str(error.value)
