@@ -196,21 +196,11 @@ def _forward_triton(
     grid = (images, -(-height * width // options["TILE"]), -(-channels // options["CHANNELS"]))
     with kernels.current_device(affine.device):
         channel_norm_forward[grid](
-            x,
-            x if skip is None else skip,
-            output,
-            layer.mean,
-            layer.scale,
-            affine,
-            affine.stride(0) if affine.ndim == 2 else 0,
-            layer.place.weight or 0,
-            layer.place.bias or 0,
-            height * width,
-            channels,
-            HAS_SKIP=skip is not None,
-            RELU=relu,
-            **options,
-        )
+            x, x if skip is None else skip, output, layer.mean, layer.scale, affine,
+            affine.stride(0) if affine.ndim == 2 else 0, layer.place.weight or 0, layer.place.bias or 0,
+            height * width, channels,
+            HAS_SKIP=skip is not None, RELU=relu, **options,
+        )  # fmt: skip
     return output
 
 
@@ -234,32 +224,14 @@ def _backward_triton(
     after_relu = torch.empty_like(gradient) if needs_skip else None
     with kernels.current_device(affine.device):
         channel_norm_backward[(images, chunks, -(-channels // options["CHANNELS"]))](
-            gradient,
-            gradient if other is None else other,
-            x,
-            x if output is None else output,
-            gradient if of_input is None else of_input,
-            gradient if after_relu is None else after_relu,
-            layer.mean,
-            layer.scale,
-            affine,
-            affine.stride(0) if affine.ndim == 2 else 0,
-            rows,
-            rows.stride(0),
-            rows.stride(1),
-            layer.place.weight or 0,
-            layer.place.bias or 0,
-            height * width,
-            channels,
-            -(-height * width // chunks),
-            HAS_OTHER=other is not None,
-            RELU=relu,
-            HAS_OUTPUT=output is not None,
-            NEEDS_INPUT=needs_input,
-            NEEDS_SKIP=needs_skip,
-            STAGES=_BACKWARD_STAGES,
-            **options,
-        )
+            gradient, gradient if other is None else other, x, x if output is None else output,
+            gradient if of_input is None else of_input, gradient if after_relu is None else after_relu,
+            layer.mean, layer.scale, affine, affine.stride(0) if affine.ndim == 2 else 0, rows,
+            rows.stride(0), rows.stride(1), layer.place.weight or 0, layer.place.bias or 0,
+            height * width, channels, -(-height * width // chunks),
+            HAS_OTHER=other is not None, RELU=relu, HAS_OUTPUT=output is not None,
+            NEEDS_INPUT=needs_input, NEEDS_SKIP=needs_skip, STAGES=_BACKWARD_STAGES, **options,
+        )  # fmt: skip
     return MapGradients(of_input, after_relu)
 
 

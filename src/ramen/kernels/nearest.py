@@ -100,25 +100,11 @@ def _nearest_triton(
     distance = torch.empty(shape, dtype=torch.float32, device=queries.device)
     with kernels.current_device(queries.device):
         find_nearest[(batch, queues)](
-            products,
-            products.stride(0),
-            batch,
-            table,
-            table.stride(0),
-            slots,
-            queries,
-            embeddings,
-            width,
-            rows,
-            valid,
-            distance,
-            IN_TWO_PARTS=len(products) > batch,
-            REMAINDER_SCALE=REMAINDER_SCALE,
-            TOPK=topk,
-            SLOTS=kernels.power_of_two(slots),
-            WIDTH=kernels.power_of_two(width),
-            num_warps=4,
-        )
+            products, products.stride(0), batch, table, table.stride(0), slots, queries, embeddings,
+            width, rows, valid, distance,
+            IN_TWO_PARTS=len(products) > batch, REMAINDER_SCALE=REMAINDER_SCALE, TOPK=topk,
+            SLOTS=kernels.power_of_two(slots), WIDTH=kernels.power_of_two(width), num_warps=4,
+        )  # fmt: skip
     return rows, valid, distance
 
 

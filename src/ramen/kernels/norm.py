@@ -226,28 +226,14 @@ def _forward_triton(
     scale = torch.empty_like(mean)
     with kernels.current_device(affine.device):
         norm_forward[(images, -(-tokens // tile))](
-            x,
-            x.stride(0),
-            delta if delta is not None else x,
+            x, x.stride(0), delta if delta is not None else x,
             delta.stride(0) if delta is not None and delta.ndim == 3 else 0,
-            shift if shift is not None else x,
-            total,
-            output,
-            mean,
-            scale,
-            affine,
-            affine.stride(0) if affine.ndim == 2 else 0,
-            place.weight or 0,
-            place.bias or 0,
-            tokens,
-            width,
-            place.eps,
-            HAS_DELTA=delta is not None,
-            HAS_SHIFT=shift is not None,
-            TILE=tile,
-            num_warps=_FORWARD_WARPS,
+            shift if shift is not None else x, total, output, mean, scale, affine,
+            affine.stride(0) if affine.ndim == 2 else 0, place.weight or 0, place.bias or 0, tokens,
+            width, place.eps,
+            HAS_DELTA=delta is not None, HAS_SHIFT=shift is not None, TILE=tile, num_warps=_FORWARD_WARPS,
             **options,
-        )
+        )  # fmt: skip
     return NormResult(total, output, mean, scale)
 
 
@@ -260,29 +246,12 @@ def _backward_triton(
     total = torch.empty((images, tokens, width), dtype=gradient.dtype, device=gradient.device)
     with kernels.current_device(affine.device):
         norm_backward[(images, chunks)](
-            gradient,
-            gradient.stride(0),
-            saved.total,
-            saved.total.stride(0),
-            saved.mean,
-            saved.scale,
-            skip if skip is not None else gradient,
-            total,
-            affine,
-            affine.stride(0) if affine.ndim == 2 else 0,
-            rows,
-            rows.stride(0),
-            rows.stride(1),
-            place.weight or 0,
-            place.bias or 0,
-            tokens,
-            width,
-            -(-tokens // chunks),
-            HAS_SKIP=skip is not None,
-            STAGES=_BACKWARD_STAGES,
-            num_warps=_BACKWARD_WARPS,
-            **options,
-        )
+            gradient, gradient.stride(0), saved.total, saved.total.stride(0), saved.mean, saved.scale,
+            skip if skip is not None else gradient, total, affine,
+            affine.stride(0) if affine.ndim == 2 else 0, rows, rows.stride(0), rows.stride(1),
+            place.weight or 0, place.bias or 0, tokens, width, -(-tokens // chunks),
+            HAS_SKIP=skip is not None, STAGES=_BACKWARD_STAGES, num_warps=_BACKWARD_WARPS, **options,
+        )  # fmt: skip
     return total
 
 

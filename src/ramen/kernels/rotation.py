@@ -56,21 +56,10 @@ def _turn_triton(parts: Tensor, cos: Tensor, sin: Tensor, neighbours: bool, back
     tile = max(1, _TILE_SIZE // columns)
     with kernels.current_device(parts.device):
         turn_pairs[(images, -(-tokens // tile))](
-            parts,
-            parts.stride(0),
-            parts.stride(1),
-            parts.stride(2),
-            cos,
-            sin,
-            tokens,
-            heads * width // 2,
-            width,
-            NEIGHBOURS=neighbours,
-            BACK=back,
-            TILE=tile,
-            COLUMNS=columns,
-            num_warps=4,
-        )
+            parts, parts.stride(0), parts.stride(1), parts.stride(2), cos, sin, tokens,
+            heads * width // 2, width,
+            NEIGHBOURS=neighbours, BACK=back, TILE=tile, COLUMNS=columns, num_warps=4,
+        )  # fmt: skip
 
 
 # -- programs ---------------------------------------------------------------------------------------
