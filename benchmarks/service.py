@@ -17,20 +17,17 @@ and --strict is given. Needs Linux.
 import argparse
 import importlib
 import importlib.metadata
-import json
 import os
-import platform
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-import torch
+from measuring import command, write
 from rich.console import Console
 from service_checks.options import CheckOptions
-from service_checks.report import Findings, missed, print_findings
+from service_checks.report import Findings, missed
 
-from ramen.utils import files
+from ramen.experiments.render import print_tables
 
 CHECKS = {  # names and where they are
     "R1": "crashes",
@@ -48,57 +45,35 @@ CHECKS = {  # names and where they are
     "comparison": "comparison",
     "host": "host",
 }
-_SETTINGS = (
-    *("model", "device", "dtype", "max_batch", "seconds", "full", "processes"),
-    *("http_processes", "profile", "old"),
-)
-_PACKAGES = (
-    "ramen-tta",
-    "torch",
-    "fastapi",
-    "starlette",
-    "uvicorn",
-    "pydantic",
-    "open-clip-torch",
-    "litserve",
-    "numpy",
-)
+_SETTINGS = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes", "http_processes", "old")
+_PACKAGES = ("fastapi", "starlette", "uvicorn", "pydantic", "litserve")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__, model="tiny", max_batch=32, seconds=10.0, processes=1, http_processes=int)
     parser.add_argument("--checks", nargs="+", choices=[*CHECKS, "all"], default=["all"])
-    parser.add_argument("--model", default="tiny", help="a form that `ramen models list` shows")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--max-batch", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a load that has no length of its own")
     parser.add_argument("--full", action="store_true", help="the long forms")
-    parser.add_argument("--processes", type=int, default=1, help="that send load in speed and comparison")
-    parser.add_argument(
-        "--http-processes", type=int, help="of servers; by default none on a CPU, and 2 or 4 with a GPU"
-    )
-    parser.add_argument(
-        "--profile", action="store_true", help="servers also say what their threads did; costs some speed"
-    )
     parser.add_argument("--old", type=Path, help="another checkout, measured by turns with this one in host")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     names = list(CHECKS) if "all" in options.checks else list(dict.fromkeys(options.checks))
-    console = Console()
-    findings = []
+    settings = {name: getattr(options, name) for name in _SETTINGS}
+    console, findings = Console(), list[Findings]()
     for name in names:
         findings.append(check(name, options, console))
-        if options.out is not None:  # after each: an interrupted run keeps what it has
-            write(options, findings)
-    rows = missed(findings)
+        results = {
+            "settings": {name: value for name, value in settings.items() if name != "old"},
+            "cores": len(os.sched_getaffinity(0)),
+            "packages": {package: _version(package) for package in _PACKAGES},
+            "missed": len(missed(findings)),
+            "checks": {found.check: found.to_dict() for found in findings},
+        }
+        write(options, results)  # after each: an interrupted run keeps what it has
     total = sum(row.passed is not None for found in findings for row in found.rows)
-    console.print(f"{total - len(rows)} of {total} targets met")
+    rows = missed(findings)
+    print(f"{total - len(rows)} of {total} targets met")
     for row in rows:
-        console.print(
-            f"  missed: {row.check}, {row.what}: {row.measured}, target {row.target}", highlight=False
-        )
+        print(f"  missed: {row.check}, {row.what}: {row.measured}, target {row.target}")
     if rows and options.strict:
         raise SystemExit(1)
 
@@ -116,43 +91,15 @@ def check(name: str, options: argparse.Namespace, console: Console) -> Findings:
             found = Findings(name)
             found.expect("the check", "runs", False, f"{type(error).__name__}: {error}"[:500])
     found.details["check_seconds"] = round(time.monotonic() - start, 1)
-    print_findings(found, module.TITLE, console)
+    print_tables(console, [found.table(module.TITLE)])
     return found
 
 
-def write(options: argparse.Namespace, findings: list[Findings]) -> None:
-    """Write what was found so far."""
-    results: dict[str, Any] = {
-        "settings": {name: getattr(options, name) for name in _SETTINGS if name != "old"},
-        "hardware": {
-            "cpu": platform.machine(),
-            "cores": len(os.sched_getaffinity(0)),
-            "gpu": torch.cuda.get_device_name() if options.device.startswith("cuda") else None,
-        },
-        "versions": {"python": platform.python_version()} | _versions(),
-        "missed": len(missed(findings)),
-        "checks": {found.check: found.to_dict() for found in findings},
-    }
-    files.write_text(options.out, json.dumps(_finite(results), indent=1) + "\n")
-
-
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for what is not a number, which JSON does not have."""
-    if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

@@ -8,56 +8,35 @@ from typing import Any
 
 from ramen.client.operations import StreamAnswer
 from ramen.serve.engine.in_thread import EngineInThread
-from service_checks.logits import Difference, difference
+from service_checks.logits import LARGEST_DIFFERENCE, difference
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import Pixels, domain_images, mixed_images, sent
 
 TITLE = "the same answer alone and in a batch"
-LARGEST_DIFFERENCE = 1e-4  # of logits, in fp32
 
 
 def run(options: CheckOptions, trials: int | None = None, others: int = 31, warm_up: int = 64) -> Findings:
-    """Ask the same images alone and in a batch.
-
-    Args:
-        options: Of the run.
-        trials: How many images.
-        others: How many are in the batch besides.
-        warm_up: Images that a stream has seen before.
-    """
+    """Ask so many images alone and among others, each of a stream that has seen ``warm_up`` images."""
     trials = options.pick(12, 100) if trials is None else trials
     found = Findings("R5")
     for invariant in (False, True):
-        _, seen = _ask(options, (trials, others, warm_up), invariant, "alone")
-        for how in ("other streams", "same request"):
+        _, alone = _ask(options, (trials, others, warm_up), invariant, "alone")
+        for how, name in (
+            ("other streams", f"alone and with {others} of other streams"),
+            ("same request", f"alone and with {others} in the same request"),
+        ):
             batches, answers = _ask(options, (trials, others, warm_up), invariant, how)
-            name = f"alone and with {others} {'of ' + how if how == 'other streams' else 'in the ' + how}"
-            _add(found, difference(seen, answers), name, invariant)
+            seen = difference(alone, answers)
+            if invariant:
+                found.expect_zero(f"{name}, invariant: answers with another bit", seen.bits, seen.compared)
+            else:
+                found.expect_zero(f"{name}: other labels", seen.labels, seen.compared)
+                what = f"{name}: difference of logits"
+                found.expect_at_most(what, seen.logits, LARGEST_DIFFERENCE, form=".1e")
             if how == "other streams":
-                shared = batches == trials
-                found.expect(
-                    f"{name}: computed in one batch",
-                    f"{trials} of {trials}",
-                    shared,
-                    f"{batches} batches for {trials} trials",
-                    batches,
-                )
+                found.expect_count(f"{name}: batches for {trials} trials", batches, trials)
     return found
-
-
-def _add(found: Findings, seen: Difference, name: str, invariant: bool) -> None:
-    if invariant:
-        found.expect_zero(f"{name}, invariant: answers with another bit", seen.bits, seen.compared)
-        return
-    found.expect_zero(f"{name}: other labels", seen.labels, seen.compared)
-    found.expect(
-        f"{name}: difference of logits",
-        f"at most {LARGEST_DIFFERENCE:g}",
-        seen.logits <= LARGEST_DIFFERENCE,
-        f"{seen.logits:.1e}",
-        seen.logits,
-    )
 
 
 def _ask(
@@ -68,10 +47,13 @@ def _ask(
     batch = others + 1
     seen = [domain_images(trial, warm_up, size) for trial in range(trials)]
     asked = mixed_images(trials * batch, size, seed=1).reshape(trials, batch, *size, 3)
-    settings: dict[str, Any] = {"max_batch": batch, "invariant": invariant, "max_queue_images": 4 * batch}
-    with options.engine(
-        max_delay_ms=0.0, state=str(options.folder / f"{how} {invariant}"), **settings
-    ) as engine:
+    settings: dict[str, Any] = {
+        "max_batch": batch,
+        "invariant": invariant,
+        "max_queue_images": 4 * batch,
+        "state": str(options.folder / f"{how} {invariant}"),
+    }
+    with options.engine(max_delay_ms=0.0, **settings) as engine:
         for trial, images in enumerate(seen):
             for first in range(0, warm_up, batch):
                 _answers(engine, f"trial-{trial}", images[first : first + batch])
@@ -82,21 +64,15 @@ def _ask(
             ]
         for number in range(1, batch):
             engine.create_stream(f"other-{number}")
-    patient = options.engine(
-        max_delay_ms=10_000.0, state=str(options.folder / f"{how} {invariant}"), **settings
-    )
-    with patient as engine:  # it waits until a batch is full
-        batches = engine.statistics().batches
-        answers = []
+    with options.engine(max_delay_ms=10_000.0, **settings) as engine:  # it waits until a batch is full
+        batches, answers = engine.statistics().batches, []
         for trial, images in enumerate(asked):
+            names = [f"trial-{trial}", *(f"other-{number}" for number in range(1, batch))]
             tickets = [
-                engine.submit(f"other-{number}", sent(images[number : number + 1]))
-                for number in range(1, batch)
+                engine.submit(name, sent(images[number : number + 1])) for number, name in enumerate(names)
             ]
-            own = engine.submit(f"trial-{trial}", sent(images[:1]))
-            answers.append(own.future.result(120)[0])
-            for ticket in tickets:
-                ticket.future.result(120)
+            results = [ticket.future.result(120)[0] for ticket in tickets]
+            answers.append(results[0])
         return engine.statistics().batches - batches, answers
 
 

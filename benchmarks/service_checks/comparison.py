@@ -6,16 +6,17 @@ and then ten times what each has answered, in an open loop.
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ramen.models.names import parts_of
-from service_checks.http_connection import PreparedRequest, prepare
+from service_checks.http_connection import PreparedRequest
 from service_checks.load import LoadPlan, most_outstanding, run_load, summary
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
-from service_checks.sent_images import classify_path, jpeg, mixed_images, multipart_request
-from service_checks.server_process import ServerProcess, free_port, ramen_server, sampled, serve_arguments
+from service_checks.sent_images import jpeg, mixed_images, multipart_request
+from service_checks.server_process import ServerProcess, classes_file, free_port, ramen_server, sampled
 
 TITLE = "beside other servers, one JPEG file per request"
 _PATIENCE = 20.0  # seconds that clients wait for an answer under overload
@@ -23,70 +24,53 @@ _CONNECTIONS = 1500
 
 
 def run(options: CheckOptions, seconds: float | None = None, clients: int = 32) -> Findings:
-    """Measure all servers.
-
-    Args:
-        options: Of the run.
-        seconds: Of each load.
-        clients: Of the closed loop.
-    """
+    """Measure all servers, each load for so many seconds, with so many clients in the closed loop."""
     seconds = options.seconds if seconds is None else seconds
     found, rows = Findings("comparison"), {}
     for name, start, path in _servers(options):
+        requests = tuple(
+            multipart_request("photographs", [jpeg(image)], path)
+            for image in mixed_images(16, options.image_size)
+        )
         with start() as server:
-            rows[name] = _measure(options, server, _requests(options, path), seconds, clients)
+            rows[name] = _measure(options, server, requests, seconds, clients)
             server.kill()  # what still waits there is of no use
     found.details = rows
     if importlib.util.find_spec("litserve") is None:
         found.note("LitServe", "not installed")
     for name, row in rows.items():
         _note(found, name, row)
-    others = [name for name in rows if not name.startswith("ramen")]
-    fastest = max(max(rows[name]["usual"]["images_per_second"] for name in others), 1e-9)
+    others = [row["usual"] for name, row in rows.items() if not name.startswith("ramen")]
     own = rows["ramen serve, zero-shot"]
-    ratio = own["usual"]["images_per_second"] / fastest
-    found.expect_at_least("images per second, zero-shot, beside the fastest other", ratio, 1.0, "times")
-    quickest = min(rows[name]["usual"]["p99_ms"] for name in others)
-    found.expect_at_most(
-        "p99, zero-shot, beside the quickest other", own["usual"]["p99_ms"] / quickest, 1.0, "times", 2
-    )
-    kept = own["overload"]["images_per_second"] / max(own["usual"]["images_per_second"], 1e-9)
-    found.expect_at_least("of its own throughput that it keeps at ten times the load", kept, 0.8, "")
+    rate = own["usual"]["images_per_second"]
+    fastest = max(row["images_per_second"] for row in others)
+    quickest = min(row["p99_ms"] for row in others)
+    what = "images per second, zero-shot, beside the fastest other"
+    found.expect_at_least(what, rate / max(fastest, 1e-9), 1.0, "times")
+    what = "p99, zero-shot, beside the quickest other"
+    found.expect_at_most(what, own["usual"]["p99_ms"] / quickest, 1.0, "times", ",.2f")
+    kept = own["overload"]["images_per_second"] / max(rate, 1e-9)
+    found.expect_at_least("of its own throughput that it keeps at ten times the load", kept, 0.8)
     return found
 
 
-def _servers(options: CheckOptions) -> list[tuple[str, Callable[[], ServerProcess], str]]:
-    """Names, how to start them, and the path that takes images."""
-    servers = [
-        ("FastAPI + open_clip", lambda: _other_server(options, "service_checks.plain_server"), "/predict")
-    ]
+def _servers(options: CheckOptions) -> Sequence[tuple[str, Callable[[], ServerProcess], str]]:
+    """Names, how to start them, and the path that takes images; none for ours."""
+    other = partial(_other_server, options)
+    servers = [("FastAPI + open_clip", partial(other, "service_checks.plain_server"), "/predict")]
     if importlib.util.find_spec("litserve") is not None:
-        servers.append(
-            ("LitServe", lambda: _other_server(options, "service_checks.litserve_server"), "/predict")
-        )
-    ours = classify_path("photographs")
-    servers.append(("ramen serve, zero-shot", lambda: ramen_server(options, method="ensemble"), ours))
-    servers.append(("ramen serve, adapting", lambda: ramen_server(options, method="ramen"), ours))
+        servers.append(("LitServe", partial(other, "service_checks.litserve_server"), "/predict"))
+    for name, method in (("zero-shot", "ensemble"), ("adapting", "ramen")):
+        servers.append((f"ramen serve, {name}", partial(ramen_server, options, method=method), ""))
     return servers
 
 
 def _other_server(options: CheckOptions, module: str) -> ServerProcess:
     architecture, pretrained = parts_of(options.model)
     port = free_port()
-    serve_arguments(options, port)  # writes the file of classes
-    listed = str(options.folder / "classes.txt")
-    arguments = [architecture, pretrained or "", options.device, options.dtype, str(port), listed]
-    command = [sys.executable, "-m", module, *arguments, str(options.max_batch)]
+    given = [architecture, pretrained or "", options.device, options.dtype, port, classes_file(options)]
+    command = [sys.executable, "-m", module, *map(str, given), str(options.max_batch)]
     return ServerProcess(command, port, options.folder / f"server-{port}.log", ready_path="/health")
-
-
-def _requests(options: CheckOptions, path: str) -> tuple[PreparedRequest, ...]:
-    requests = []
-    for image in mixed_images(16, options.image_size):
-        head, _, body = multipart_request("photographs", [jpeg(image)]).data.partition(b"\r\n\r\n")
-        kind = head.split(b"Content-Type: ")[1].split(b"\r\n")[0].decode()
-        requests.append(prepare("POST", path, body, {"Content-Type": kind}, images=1))
-    return tuple(requests)
 
 
 def _measure(
@@ -98,9 +82,8 @@ def _measure(
 ) -> dict[str, Any]:
     run_load(LoadPlan(server.address, requests, min(2.0, seconds), clients), options.processes)
     with sampled(server.family_mib, 0.5) as calm:
-        usual = summary(
-            run_load(LoadPlan(server.address, requests, seconds, clients), options.processes), 1.0
-        )
+        outcomes = run_load(LoadPlan(server.address, requests, seconds, clients), options.processes)
+    usual = summary(outcomes, 1.0)
     rate = max(1.0, 10 * usual["images_per_second"])
     plan = LoadPlan(server.address, requests, seconds, _CONNECTIONS, rate, patience=_PATIENCE)
     with sampled(server.family_mib, 0.5) as heavy:

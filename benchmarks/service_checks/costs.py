@@ -6,7 +6,7 @@ the sum over a batch limits the rate. CPU time, not wall-clock time: other proce
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -33,48 +33,40 @@ _CHUNK = 2**16  # bytes that arrive at a time
 
 
 def run(options: CheckOptions, repeats: int = 20) -> Findings:
-    """Measure decoding, and the HTTP front with an engine that answers at once.
-
-    Args:
-        options: Of the run.
-        repeats: Of each.
-    """
+    """Measure decoding, and the HTTP front with an engine that answers at once; the least of some repeats."""
     found = Findings("costs")
     pixels = mixed_images(options.max_batch, options.image_size)
     files = [jpeg(image) for image in pixels]
     decoder = Decoder(options.classifier.preprocess, DecodingSettings())
-    for name, sources in (("pixels of the encoder's size", list(pixels)), ("JPEG files of 500 x 375", files)):
-
-        def decode(sources: Sequence[Any] = sources) -> None:
+    kinds: dict[str, list[Any]] = {
+        "pixels of the encoder's size": list(pixels),
+        "JPEG files of 500 x 375": list(files),
+    }
+    for name, sources in kinds.items():
+        spent = []
+        for _ in range(repeats):
+            start = time.process_time()
             for source in sources:
                 decoder.decode(Source("image", source))
-
-        _note(found, f"decoding: {name}", _cpu_ms(decode, repeats) / len(pixels), len(pixels))
+            spent.append(time.process_time() - start)
+        _note(found, f"decoding: {name}", 1000 * min(spent), len(pixels))
+    requests = {
+        f"pixels, {size} per request": raw_request("s", pixels[:size])
+        for size in sorted({1, min(8, options.max_batch), options.max_batch})
+    }
+    requests[f"JPEG files, {len(files)} per request"] = multipart_request("s", files)
     app = _App(options)
-    for size in sorted({1, min(8, options.max_batch), options.max_batch}):
-        spent = asyncio.run(app.cpu_ms(raw_request("s", pixels[:size]).data, repeats))
-        _note(found, f"HTTP: pixels, {size} per request", spent / size, size)
-    spent = asyncio.run(app.cpu_ms(multipart_request("s", files).data, repeats))
-    _note(found, f"HTTP: JPEG files, {len(files)} per request", spent / len(files), len(files))
-    refusing = _App(options, is_full=True)
-    spent = asyncio.run(refusing.cpu_ms(multipart_request("s", files[:1]).data, repeats))
-    _note(found, "HTTP: a JPEG file that a full queue refuses", spent, 1)
+    for name, request in requests.items():
+        _note(found, f"HTTP: {name}", asyncio.run(app.cpu_ms(request.data, repeats)), request.images)
+    refusing, one = _App(options, is_full=True), multipart_request("s", files[:1])
+    spent_ms = asyncio.run(refusing.cpu_ms(one.data, repeats))
+    _note(found, "HTTP: a JPEG file that a full queue refuses", spent_ms, 1)
     return found
 
 
 def _note(found: Findings, what: str, milliseconds: float, images: int) -> None:
-    text = f"{milliseconds:.3f} ms per image, {milliseconds * images:.1f} ms for {images}"
-    found.note(what, text, milliseconds)
-
-
-def _cpu_ms(work: Callable[[], None], repeats: int) -> float:
-    """The least of several, in milliseconds."""
-    spent = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        spent.append(time.process_time() - start)
-    return 1000 * min(spent)
+    each = milliseconds / images
+    found.note(what, f"{each:.3f} ms per image, {milliseconds:.1f} ms for {images}", each)
 
 
 class _AnswersAtOnce:
@@ -108,12 +100,7 @@ class _AnswersAtOnce:
 
 
 class _App:
-    """The application, called as a web server calls it.
-
-    Args:
-        options: Of the run.
-        is_full: Whether it refuses everything.
-    """
+    """The application, called as a web server calls it; if ``is_full``, it refuses everything."""
 
     def __init__(self, options: CheckOptions, *, is_full: bool = False) -> None:
         backend: Any = _AnswersAtOnce(options, is_full)

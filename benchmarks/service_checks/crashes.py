@@ -9,7 +9,6 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from service_checks.options import CheckOptions
@@ -33,42 +32,33 @@ class _Tally:
     losses: dict[str, list[int]] = field(default_factory=lambda: {every: [] for every in _SAVE_EVERY})
     beyond_promise: int = 0
     invented: int = 0
-    repaired: list[str] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     refused_starts: int = 0
 
 
 def run(options: CheckOptions, kills: int | None = None, longest: float = 2.5) -> Findings:
-    """Kill servers.
-
-    Args:
-        options: Of the run.
-        kills: How many.
-        longest: Seconds of load until the signal, at most.
-    """
+    """Kill so many servers, each after at most ``longest`` seconds of load."""
     kills = options.pick(10, 60) if kills is None else kills
-    sequences = _sequences(options)
-    driver, tally = SequenceDriver(sequences, _MOST), _Tally()
-    _kill_often(options, driver, tally, kills, longest)
+    driver, reference = _driver(options), _driver(options)
+    tally = _kill_often(options, driver, kills, longest)
     ends = {
         one.stream: max(position for name, position in driver.answers if name == one.stream) + 1
-        for one in sequences
+        for one in driver.sequences
     }
-    reference = SequenceDriver(_sequences(options), _MOST)
     with ramen_server(options, state=str(options.folder / "never-killed"), invariant=True) as server:
         asyncio.run(reference.run(server.address, ends))
     return _findings(driver, reference, tally, kills)
 
 
-def _sequences(options: CheckOptions) -> list[ImageSequence]:
+def _driver(options: CheckOptions) -> SequenceDriver:
     images = [domain_images(domain, 64, options.image_size) for domain in (0, 5, 11)]
-    return [ImageSequence(f"camera-{number}", pixels) for number, pixels in enumerate(images)]
+    return SequenceDriver(
+        [ImageSequence(f"camera-{number}", pixels) for number, pixels in enumerate(images)], _MOST
+    )
 
 
-def _kill_often(
-    options: CheckOptions, driver: SequenceDriver, tally: _Tally, kills: int, longest: float
-) -> None:
-    draws, state = random.Random(0), str(options.folder / "crashes")
+def _kill_often(options: CheckOptions, driver: SequenceDriver, kills: int, longest: float) -> _Tally:
+    draws, state, tally = random.Random(0), str(options.folder / "crashes"), _Tally()
     promised: dict[str, tuple[int, int]] = {}  # the least and the most that each stream must come back with
     for number in range(kills + 1):
         every = _SAVE_EVERY[number % 2]
@@ -81,16 +71,19 @@ def _kill_often(
             continue
         delay = draws.uniform(0.05, longest)
         killed = asyncio.run(_drive_and_kill(driver, server, delay, kill=number < kills))
-        firsts = [
-            one.received[before[one.stream]][0]
-            for one in driver.sequences
-            if len(one.received) > before[one.stream]
-        ]
-        if firsts:
-            tally.starts.append(min(firsts) - began)
-        if number:
-            _compare_with_promise(driver.sequences, promised, _SAVE_EVERY[(number - 1) % 2], tally)
+        received = [one.received[before[one.stream] :] for one in driver.sequences]
+        if any(received):
+            tally.starts.append(min(times[0][0] for times in received if times) - began)
+        for one in driver.sequences:
+            if one.stream in promised and one.resumed:
+                least, last = promised[one.stream]
+                restored = one.resumed[-1]
+                tally.losses[_SAVE_EVERY[(number - 1) % 2]].append(max(0, last - restored))
+                tally.beyond_promise += restored < least
+                # the last request may have been learned, but not answered
+                tally.invented += restored > last + _MOST
         promised = {one.stream: _promise(one, before[one.stream], every, killed) for one in driver.sequences}
+    return tally
 
 
 async def _drive_and_kill(
@@ -118,24 +111,9 @@ def _promise(one: ImageSequence, first: int, every: str, killed: float) -> tuple
     base = one.resumed[-1] if one.resumed else 0
     versions = [base, *(version for _, version in received)]
     if every == "batch":
-        least = versions[-2] if len(versions) > 1 else base
-    else:
-        moment = killed - _SECOND - _WRITING
-        least = max([base, *(version for when, version in received if when <= moment)])
-    return least, versions[-1]
-
-
-def _compare_with_promise(
-    sequences: Sequence[ImageSequence], promised: dict[str, tuple[int, int]], every: str, tally: _Tally
-) -> None:
-    for one in sequences:
-        if one.stream not in promised or not one.resumed:
-            continue
-        least, last = promised[one.stream]
-        restored = one.resumed[-1]
-        tally.losses[every].append(max(0, last - restored))
-        tally.beyond_promise += restored < least
-        tally.invented += restored > last + _MOST  # the last request may have been learned, but not answered
+        return versions[-2] if len(versions) > 1 else base, versions[-1]
+    moment = killed - _SECOND - _WRITING
+    return max([base, *(version for when, version in received if when <= moment)]), versions[-1]
 
 
 def _findings(driver: SequenceDriver, reference: SequenceDriver, tally: _Tally, kills: int) -> Findings:
@@ -154,9 +132,8 @@ def _findings(driver: SequenceDriver, reference: SequenceDriver, tally: _Tally, 
     found.expect_zero("answers other than 200", sum(driver.failures.values()))
     if len(tally.starts) > 1:
         fresh, again = tally.starts[0], statistics.median(tally.starts[1:])
-        found.note(
-            "from the start of a process to its first answer, without a state", f"{fresh:.1f} s", fresh
-        )
+        what = "from the start of a process to its first answer, without a state"
+        found.note(what, f"{fresh:.1f} s", fresh)
         found.expect_at_most("the same with a state, beyond that", again - fresh, _TARGET_SECONDS, "s")
     found.details = {
         "kills": kills,

@@ -4,7 +4,6 @@ The model is a stand-in for a GPU, see ``host_server``. CPU time of the engine's
 not wall-clock time, so that whatever else runs on the machine does not matter.
 """
 
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -19,13 +18,12 @@ from service_checks.http_connection import PreparedRequest
 from service_checks.load import LoadPlan, run_load
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
-from service_checks.sent_images import file_request, jpeg_of, multipart_request, raw_request
-from service_checks.server_process import ServerProcess, children, free_port
+from service_checks.sent_images import file_request, jpeg, multipart_request, raw_request
+from service_checks.server_process import ServerProcess, free_port
 
 TITLE = "CPU time of the host per 100 images, beside a stand-in for a GPU"
 _SIZE = 64  # of the stand-in's images
 _PHOTOGRAPH = 640, 480
-_TICKS = os.sysconf("SC_CLK_TCK")
 _CLIENTS = 4
 _MAX_BATCH = 100
 _LIMIT = 1.05  # of the old checkout's CPU time
@@ -41,13 +39,9 @@ class Spent:
 
 
 def run(options: CheckOptions, workers: int = 1, turns: int = 3) -> Findings:
-    """Measure requests of 100 images and of one, raw and as JPEG files.
+    """Measure requests of 100 images and of one, raw and as JPEG files, with so many HTTP processes.
 
-    Args:
-        options: Of the run. Its checkout ``old`` is measured in the same minutes: each turn is one load of
-            this checkout and one of the other.
-        workers: HTTP processes.
-        turns: Per kind of request.
+    Each turn is one load of this checkout, and one of the checkout ``old`` if it is given.
     """
     found = Findings("host")
     checkouts = {"new": None} if options.old is None else {"old": options.old, "new": None}
@@ -88,14 +82,14 @@ def _add(found: Findings, kind: str, spent: Mapping[str, Spent]) -> None:
     if "old" in spent:
         old, new = spent["old"], spent["new"]
         ratio = (new.engine + new.workers) / (old.engine + old.workers)
-        found.expect_at_most(f"{kind}: engine and workers together, new by old", ratio, _LIMIT, "", 2)
+        found.expect_at_most(f"{kind}: engine and workers together, new by old", ratio, _LIMIT, form=",.2f")
 
 
 def kinds() -> dict[str, tuple[PreparedRequest, ...]]:
     """Requests by their names, each on two streams."""
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (_MAX_BATCH, _SIZE, _SIZE, 3), dtype=np.uint8)
-    files = [jpeg_of(image, _PHOTOGRAPH) for image in pixels[:10]] * 10
+    files = [jpeg(image, _PHOTOGRAPH) for image in pixels[:10]] * 10
     streams = ("one", "two")
     return {
         "100 raw images": tuple(raw_request(name, pixels) for name in streams),
@@ -106,21 +100,11 @@ def kinds() -> dict[str, tuple[PreparedRequest, ...]]:
 
 
 def _measure(server: ServerProcess, requests: tuple[PreparedRequest, ...], seconds: float) -> Spent:
-    before, started = _cpu_ms(server), time.monotonic()
+    before, started = server.cpu_ms(), time.monotonic()
     outcomes = run_load(LoadPlan(server.address, requests, seconds, _CLIENTS))
-    after, passed = _cpu_ms(server), time.monotonic() - started
+    after, passed = server.cpu_ms(), time.monotonic() - started
     images = sum(outcome.images for outcome in outcomes if outcome.status == 200)
     if not images:
         raise RuntimeError(f"nothing was answered: {sorted({outcome.status for outcome in outcomes})}")
     engine, workers = (100 * (now - then) / images for then, now in zip(before, after, strict=True))
     return Spent(engine, workers, images / passed)
-
-
-def _cpu_ms(server: ServerProcess) -> tuple[float, float]:
-    """Of the engine's process, and of all that it has started."""
-    return _spent_ms(server.pid), sum(map(_spent_ms, children(server.pid)))
-
-
-def _spent_ms(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return 1000 * (int(fields[11]) + int(fields[12])) / _TICKS

@@ -6,45 +6,33 @@ processes, for servers that are faster than one process can ask.
 """
 
 import asyncio
-import pickle
 import re
-import subprocess
-import sys
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import accumulate, cycle
-from pathlib import Path
+from itertools import accumulate, chain, cycle
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
-from service_checks.http_connection import Address, HttpConnection, PreparedRequest, Reply
+from service_checks.http_connection import Address, HttpConnection, PreparedRequest
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One request.
-
-    Attributes:
-        due: When it was to be sent, on the clock ``time.monotonic``, which all processes share.
-        sent: When it was.
-        ended: When its answer was there.
-        status: Of the answer; 0 if none came.
-        images: How many images were in it.
-        retry_after: Whether the answer said when to try again.
-        queued_ms: How long the first image waited, by the server's own account; None if it gave none.
-        computed_ms: How long its batch took, likewise.
-    """
+    """One request; times are those of the clock ``time.monotonic``, which all processes share."""
 
     due: float
     sent: float
     ended: float
-    status: int
+    status: int  # 0 if no answer came
     images: int
-    retry_after: bool = False
-    queued_ms: float | None = None
-    computed_ms: float | None = None
+    retry_after: bool = False  # whether the answer said when to try again
+    queued_ms: float | None = None  # how long the first image waited, by the server's own account
+    computed_ms: float | None = None  # how long its batch took, likewise
 
     @property
     def latency(self) -> float:
@@ -54,57 +42,33 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What to send.
-
-    Attributes:
-        address: Where to.
-        requests: Which clients send in turn.
-        seconds: For how long.
-        clients: How many at a time wait for an answer; in an open loop, how many at most.
-        rate: Requests per second of an open loop; None for a closed loop.
-        start: When to begin, on the clock ``time.monotonic``; None for at once.
-        patience: Seconds that a client waits for an answer.
-    """
+    """What to send."""
 
     address: Address
-    requests: tuple[PreparedRequest, ...]
+    requests: tuple[PreparedRequest, ...]  # which clients send in turn
     seconds: float
-    clients: int
-    rate: float | None = None
-    start: float | None = None
-    patience: float = 120.0
+    clients: int  # how many at a time wait for an answer; in an open loop, how many at most
+    rate: float | None = None  # requests per second of an open loop; None for a closed one
+    start: float | None = None  # when to begin; None for at once
+    patience: float = 120.0  # seconds that a client waits for an answer
 
 
-Listener = Callable[[PreparedRequest, Reply], None]
-
-
-async def load(plan: LoadPlan, listener: Listener | None = None) -> list[Outcome]:
-    """Send what is planned, and report what became of each request.
-
-    Args:
-        plan: What to send.
-        listener: Called with each request and its answer.
-    """
+async def load(plan: LoadPlan) -> list[Outcome]:
+    """Send what is planned, and report what became of each request."""
     if plan.start is not None:
         await asyncio.sleep(plan.start - time.monotonic())
-    return await (_closed_loop if plan.rate is None else _open_loop)(plan, listener)
+    return await (_closed_loop if plan.rate is None else _open_loop)(plan)
 
 
 async def _exchange(
-    connection: HttpConnection,
-    request: PreparedRequest,
-    due: float,
-    patience: float,
-    listener: Listener | None,
+    connection: HttpConnection, request: PreparedRequest, due: float, patience: float
 ) -> Outcome:
     sent = time.monotonic()
     try:
-        reply = await asyncio.wait_for(connection.exchange(request), patience)
+        reply = await connection.exchange(request, patience)
     except (OSError, TimeoutError):
         return Outcome(due, sent, time.monotonic(), 0, request.images)
     ended = time.monotonic()
-    if listener is not None:
-        listener(request, reply)
     times = (_first_time(name, reply.body) for name in (b"queued_ms", b"computed_ms"))
     return Outcome(due, sent, ended, reply.status, request.images, "retry-after" in reply.headers, *times)
 
@@ -115,7 +79,7 @@ def _first_time(name: bytes, body: bytes) -> float | None:
     return None if found is None else float(found[1])
 
 
-async def _closed_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]:
+async def _closed_loop(plan: LoadPlan) -> list[Outcome]:
     outcomes: list[Outcome] = []
     requests = cycle(plan.requests)
     end = time.monotonic() + plan.seconds
@@ -123,9 +87,8 @@ async def _closed_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcom
     async def client() -> None:
         connection = HttpConnection(plan.address)
         while (now := time.monotonic()) < end:
-            outcome = await _exchange(connection, next(requests), now, plan.patience, listener)
-            outcomes.append(outcome)
-            if not outcome.status:
+            outcomes.append(await _exchange(connection, next(requests), now, plan.patience))
+            if not outcomes[-1].status:
                 await asyncio.sleep(0.01)  # the server is gone
         connection.close()
 
@@ -133,7 +96,7 @@ async def _closed_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcom
     return outcomes
 
 
-async def _open_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]:
+async def _open_loop(plan: LoadPlan) -> list[Outcome]:
     assert plan.rate is not None
     outcomes: list[Outcome] = []
     idle = [HttpConnection(plan.address) for _ in range(plan.clients)]
@@ -141,7 +104,7 @@ async def _open_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]
     start = time.monotonic()
 
     async def send(connection: HttpConnection, due: float) -> None:
-        outcomes.append(await _exchange(connection, next(requests), due, plan.patience, listener))
+        outcomes.append(await _exchange(connection, next(requests), due, plan.patience))
         idle.append(connection)
 
     for number in range(max(1, int(plan.rate * plan.seconds))):
@@ -166,43 +129,22 @@ async def _open_loop(plan: LoadPlan, listener: Listener | None) -> list[Outcome]
 
 
 def run_load(plan: LoadPlan, processes: int = 1) -> list[Outcome]:
-    """The same for whoever has no event loop.
-
-    Args:
-        plan: What to send.
-        processes: Over how many the clients are spread; 1 for this one.
-    """
+    """The same for whoever has no event loop, with the clients spread over so many processes."""
     if processes == 1:
         return asyncio.run(load(plan))
-    shares = _shares(plan, processes, time.monotonic() + 2.0)
-    command = [sys.executable, "-m", "service_checks.load_process"]
-    folder = Path(__file__).parents[1]
-    children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) for _ in shares
-    ]
-    for child, share in zip(children, shares, strict=True):
-        assert child.stdin is not None
-        pickle.dump(share, child.stdin)
-        child.stdin.close()
-    outcomes: list[Outcome] = []
-    for child in children:
-        assert child.stdout is not None
-        outcomes += pickle.load(child.stdout)
-        child.wait()
-    return outcomes
-
-
-def _shares(plan: LoadPlan, processes: int, start: float) -> list[LoadPlan]:
-    """What each process sends. In an open loop they take turns: together they are as even as one would be."""
-    return [
+    start = time.monotonic() + 2.0
+    shares = [
         replace(
             plan,
             clients=max(1, plan.clients // processes),
             rate=None if plan.rate is None else plan.rate / processes,
+            # In an open loop they take turns: together they are as even as one would be.
             start=start if plan.rate is None else start + number / plan.rate,
         )
         for number in range(processes)
     ]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        return list(chain.from_iterable(pool.map(run_load, shares)))
 
 
 # -- figures ------------------------------------------------------------------------------------------
@@ -219,25 +161,15 @@ def most_outstanding(outcomes: Sequence[Outcome]) -> int:
     return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
-def counted_from(outcomes: Sequence[Outcome], warm_up: float) -> float:
-    """When the warm-up of a load has ended: requests that were due before do not count.
-
-    Args:
-        outcomes: What became of requests.
-        warm_up: Seconds after the first one, unless nothing would be left.
-    """
+def _counted_from(outcomes: Sequence[Outcome], warm_up: float) -> float:
+    """When the warm-up has ended: requests that were due before do not count, unless none would be left."""
     first = min((outcome.due for outcome in outcomes), default=0.0)
     return first + warm_up if any(outcome.due >= first + warm_up for outcome in outcomes) else first
 
 
 def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]:
-    """Rates and percentiles, in milliseconds, of requests that were due after the warm-up.
-
-    Args:
-        outcomes: What became of requests.
-        warm_up: Seconds after the first one that do not count, unless nothing else is there.
-    """
-    start = counted_from(outcomes, warm_up)
+    """Rates and percentiles, in milliseconds, of requests that were due after so many seconds."""
+    start = _counted_from(outcomes, warm_up)
     counted = [outcome for outcome in outcomes if outcome.due >= start]
     answered = [outcome for outcome in counted if outcome.status == 200]
     refused = [outcome for outcome in counted if outcome.status in (429, 503)]
@@ -246,6 +178,9 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
     if answered and not within:  # so few that each ended after the last was due
         within, end = answered, max(outcome.ended for outcome in answered)
     seconds = max(end - start, 1e-9)
+    latencies = [1000 * outcome.latency for outcome in answered]
+    queued = [one.queued_ms for one in answered if one.queued_ms is not None]
+    computed = [one.computed_ms for one in answered if one.computed_ms is not None]
     return {
         "requests": len(counted),
         "offered_requests_per_second": len(counted) / seconds,
@@ -253,11 +188,40 @@ def summary(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]
         "answered_share": len(answered) / max(len(counted), 1),
         "refused_share": len(refused) / max(len(counted), 1),
         "failed": len(counted) - len(answered) - len(refused),
-        "p50_ms": percentile([1000 * outcome.latency for outcome in answered], 50),
-        "p99_ms": percentile([1000 * outcome.latency for outcome in answered], 99),
-        "queued_p50_ms": percentile([one.queued_ms for one in answered if one.queued_ms is not None], 50),
-        "computed_p50_ms": percentile(
-            [one.computed_ms for one in answered if one.computed_ms is not None], 50
-        ),
+        "p50_ms": percentile(latencies, 50),
+        "p99_ms": percentile(latencies, 99),
+        "queued_p50_ms": percentile(queued, 50),
+        "computed_p50_ms": percentile(computed, 50),
         "refusal_p99_ms": percentile([1000 * (one.ended - one.sent) for one in refused], 99),
     }
+
+
+def tail(outcomes: Sequence[Outcome], warm_up: float = 0.0) -> dict[str, Any]:
+    """Where the time of the slowest twentieth of the answered requests went, beside that of the others.
+
+    Medians in milliseconds: ``client`` is how late the client sent it, ``queued`` and ``computed`` are the
+    server's own account (files are decoded within the first), ``rest`` is HTTP and the way between processes.
+    Slow requests that overlap in time are a group, held up by one thing; queueing spreads them over the load.
+    """
+    start = _counted_from(outcomes, warm_up)
+    answered = [outcome for outcome in outcomes if outcome.due >= start and outcome.status == 200]
+    least = percentile([outcome.latency for outcome in answered], 95)
+    slow = sorted((one for one in answered if one.latency >= least), key=lambda one: one.due)
+    groups, until = 0, float("-inf")
+    for one in slow:
+        groups += one.due > until
+        until = max(until, one.ended)
+    others = [one for one in answered if one.latency < least]
+    medians = {"slow": _parts(slow), "others": _parts(others)}
+    return {"requests": len(slow), "from_ms": 1000 * least, "groups": groups, **medians}
+
+
+def _parts(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    rows = []
+    for one in outcomes:
+        latency, client = 1000 * one.latency, 1000 * (one.sent - one.due)
+        queued, computed = one.queued_ms or 0.0, one.computed_ms or 0.0
+        rows.append((latency, client, queued, computed, latency - client - queued - computed))
+    names = ("latency_ms", "client_ms", "queued_ms", "computed_ms", "rest_ms")
+    medians = map(statistics.median, zip(*rows, strict=True))
+    return {name: round(value, 3) for name, value in zip(names, medians, strict=False)}

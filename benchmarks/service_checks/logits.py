@@ -8,34 +8,29 @@ from numpy.typing import NDArray
 
 from ramen.client.operations import StreamAnswer
 
+LARGEST_DIFFERENCE = 1e-4  # of logits, in fp32
 _SMALLEST = 1e-30  # a probability below it says nothing about its logit
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Between two lists of answers.
+    """Between two lists of answers."""
 
-    Attributes:
-        compared: How many answers there are.
-        labels: How many have another label.
-        bits: How many have other probabilities, to the last bit.
-        logits: The largest difference of a logit; logits are known up to a constant per image.
-    """
-
-    compared: int
-    labels: int
-    bits: int
-    logits: float
+    compared: int  # how many answers there are
+    labels: int  # how many have another label
+    bits: int  # how many have other probabilities, to the last bit
+    logits: float  # the largest difference of a logit; logits are known up to a constant per image
 
 
 def difference(first: Sequence[StreamAnswer], second: Sequence[StreamAnswer]) -> Difference:
     """Compare answer by answer."""
     pairs = list(zip(first, second, strict=True))
+    rows = [(_probabilities(one), _probabilities(other)) for one, other in pairs]
     return Difference(
         len(pairs),
         sum(one.result.label != other.result.label for one, other in pairs),
-        sum(not np.array_equal(_probabilities(one), _probabilities(other)) for one, other in pairs),
-        max((_apart(_probabilities(one), _probabilities(other)) for one, other in pairs), default=0.0),
+        sum(not np.array_equal(one, other) for one, other in rows),
+        max((_apart(one, other) for one, other in rows), default=0.0),
     )
 
 

@@ -19,47 +19,30 @@ _MOST_PIECES = 8  # of the warm-up
 
 
 def run(options: CheckOptions, images: int | None = None, warm_up: int | None = None) -> Findings:
-    """Measure a server, and one that leaks.
-
-    Args:
-        options: Of the run.
-        images: How many are answered while it is watched.
-        warm_up: How many before that.
-    """
+    """Watch a server while it answers so many images after a warm-up, and one that leaks."""
     images = options.pick(30_000, 1_000_000) if images is None else images
     warm_up = options.pick(10_000, 100_000) if warm_up is None else warm_up
     found = Findings("R6")
-    plain = _grown(options, images, warm_up, module="ramen")
-    share, grown = plain["grown_mib"] / plain["before_mib"], plain["grown_mib"]
+    plain = grown(options, images, warm_up)
+    share, added = plain["grown_mib"] / plain["before_mib"], plain["grown_mib"]
     found.note("images answered after the warm-up", f"{plain['images']:,}", plain["images"])
-    found.note(
-        "images of the warm-up, until memory was flat",
-        f"{plain['warm_up_images']:,}",
-        plain["warm_up_images"],
-    )
+    until_flat = plain["warm_up_images"]
+    found.note("images of the warm-up, until memory was flat", f"{until_flat:,}", until_flat)
     found.note("memory after the warm-up", f"{plain['before_mib']:.0f} MiB", plain["before_mib"])
-    found.expect(
-        "growth after the warm-up", "less than 1 %", share < _LARGEST_SHARE, f"{100 * share:+.2f} %", share
-    )
-    found.expect(
-        "growth after the warm-up", "less than 50 MiB", grown < _LARGEST_MIB, f"{grown:+.1f} MiB", grown
-    )
+    what = "growth after the warm-up"
+    found.expect(what, "less than 1 %", share < _LARGEST_SHARE, f"{100 * share:+.2f} %", share)
+    found.expect(what, "less than 50 MiB", added < _LARGEST_MIB, f"{added:+.1f} MiB", added)
     few = max(images // 8, 1000)
-    leaking = _grown(options, few, min(warm_up, 2 * few), module="service_checks.leaking_server")
-    share = leaking["grown_mib"] / leaking["before_mib"]
-    is_found = share >= _LARGEST_SHARE or leaking["grown_mib"] >= _LARGEST_MIB
-    found.expect(
-        f"positive control: a server that leaks, {leaking['images']:,} images",
-        "is found out",
-        is_found,
-        f"{leaking['grown_mib']:+.1f} MiB, {100 * share:+.1f} %",
-        leaking["grown_mib"],
-    )
+    leaking = grown(options, few, min(warm_up, 2 * few), module="service_checks.leaking_server")
+    share, added = leaking["grown_mib"] / leaking["before_mib"], leaking["grown_mib"]
+    is_found = share >= _LARGEST_SHARE or added >= _LARGEST_MIB
+    what = f"positive control: a server that leaks, {leaking['images']:,} images"
+    found.expect(what, "is found out", is_found, f"{added:+.1f} MiB, {100 * share:+.1f} %", added)
     found.details = {"plain": plain, "leaking": leaking}
     return found
 
 
-def _grown(options: CheckOptions, images: int, warm_up: int, module: str) -> dict[str, Any]:
+def grown(options: CheckOptions, images: int, warm_up: int, module: str = "ramen") -> dict[str, Any]:
     """Answer so many images in all, and compare the memory after the warm-up with that in the end."""
     state = str(options.folder / module)
     with ramen_server(options, module=module, stream_memory="2 MiB", state=state) as server:

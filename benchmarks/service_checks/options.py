@@ -17,33 +17,18 @@ CLASSES = tuple(OBJECTS)
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Settings of a run.
+    """Settings of a run."""
 
-    Attributes:
-        folder: For states and logs.
-        model: A form of ``ramen.models.names``.
-        device: Where to compute.
-        dtype: Of the encoder's weights.
-        max_batch: Of the server.
-        seconds: How long a load lasts that has no length of its own.
-        full: Whether to run the long forms.
-        processes: Over how many processes clients are spread in the measurements of speed.
-        http_processes: Of servers, beside the one that computes; None for their default.
-        profile: Whether servers look at their own threads in the measurements of speed.
-        old: Another checkout, for checks that measure it beside this one.
-    """
-
-    folder: Path
-    model: str = "tiny"
+    folder: Path  # for states and logs
+    model: str = "tiny"  # a form that `ramen models list` shows
     device: str = "cpu"
     dtype: str = "float32"
     max_batch: int = 32
-    seconds: float = 10.0
-    full: bool = False
-    processes: int = 1
-    http_processes: int | None = None
-    profile: bool = False
-    old: Path | None = None
+    seconds: float = 10.0  # of a load that has no length of its own
+    full: bool = False  # whether to run the long forms
+    processes: int = 1  # that send load in the measurements of speed
+    http_processes: int | None = None  # of servers; None for their default
+    old: Path | None = None  # another checkout, for the check that measures it beside this one
 
     @cached_property
     def classifier(self) -> ramen.ZeroShotClassifier:

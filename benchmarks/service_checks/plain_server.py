@@ -14,15 +14,7 @@ from PIL import Image
 
 
 class PlainClip:
-    """The model and the text embeddings of its classes.
-
-    Args:
-        architecture: Of open_clip.
-        pretrained: Tag or file; empty for none.
-        device: Where to compute.
-        dtype: Of the weights.
-        classes: Class names.
-    """
+    """The model, with or without pretrained weights, and the text embeddings of its classes."""
 
     def __init__(
         self, architecture: str, pretrained: str, device: str, dtype: str, classes: list[str]

@@ -17,21 +17,14 @@ TITLE = "restored is the same as never stopped"
 
 
 def run(options: CheckOptions, images: int | None = None, stops: int | None = None) -> Findings:
-    """Compare two runs.
-
-    Args:
-        options: Of the run.
-        images: How many are in the stream.
-        stops: At how many points the server is stopped.
-    """
+    """Compare a run of so many images with ``stops`` stops with one without."""
     images = options.pick(600, 2000) if images is None else images
     stops = options.pick(4, 10) if stops is None else stops
     pixels = mixed_images(min(images, 500), options.image_size)
     points = sorted(random.Random(1).sample(range(1, images), stops))
     stopped = SequenceDriver([ImageSequence("camera", pixels)], most=8)
-    codes = []
+    codes, state = [], str(options.folder / "restarts")
     for number, end in enumerate([*points, images]):
-        state = str(options.folder / "restarts")
         server = ramen_server(options, state=state, invariant=True)
         asyncio.run(stopped.run(server.address, {"camera": end}))
         if number % 2:

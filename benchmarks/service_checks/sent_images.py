@@ -1,4 +1,4 @@
-"""Images for requests: drawings of several domains at the encoder's size, and requests that carry them."""
+"""Images as they are sent: drawings of many domains, and the bodies of requests."""
 
 import base64
 import io
@@ -16,24 +16,15 @@ from ramen.data.drawings.tiny import DOMAINS, draw_domain
 from service_checks.http_connection import PreparedRequest, prepare
 
 Pixels = NDArray[np.uint8]
-_PHOTOGRAPH = 500, 375  # pixels
 
 
 @lru_cache(maxsize=32)
 def domain_images(domain: int, count: int, size: tuple[int, int], seed: int = 0) -> Pixels:
-    """Drawings ``(n, h, w, 3)`` of one domain.
-
-    Args:
-        domain: Its number.
-        count: How many.
-        size: Height and width.
-        seed: Decides them.
-    """
+    """Drawings ``(n, h, w, 3)`` of one domain."""
     drawn = draw_domain(DOMAINS[domain % len(DOMAINS)], tuple(OBJECTS), count, seed)
     order = np.random.default_rng((seed, domain)).permutation(count)
     height, width = size
-    resized = [Image.fromarray(drawn[place]).resize((width, height)) for place in order]
-    return np.stack([np.asarray(image) for image in resized])
+    return np.stack([np.asarray(Image.fromarray(drawn[place]).resize((width, height))) for place in order])
 
 
 def mixed_images(count: int, size: tuple[int, int], seed: int = 0) -> Pixels:
@@ -47,13 +38,8 @@ def sent(images: Pixels) -> list[SentImage]:
     return [SentImage(f"image {number}", image) for number, image in enumerate(images)]
 
 
-def jpeg(image: Pixels) -> bytes:
-    """As a JPEG file of the size of a small photograph."""
-    return jpeg_of(image, _PHOTOGRAPH)
-
-
-def jpeg_of(image: Pixels, size: tuple[int, int]) -> bytes:
-    """As a JPEG file of some width and height."""
+def jpeg(image: Pixels, size: tuple[int, int] = (500, 375)) -> bytes:
+    """As a JPEG file of some width and height; by default that of a small photograph."""
     file = io.BytesIO()
     Image.fromarray(image).resize(size).save(file, "JPEG", quality=90)
     return file.getvalue()
@@ -66,10 +52,7 @@ def classify_path(stream: str, query: str = "") -> str:
 
 def raw_request(stream: str, images: Pixels, query: str = "") -> PreparedRequest:
     """A request with plain pixels."""
-    headers = {
-        "Content-Type": "application/x-ramen-uint8",
-        "X-Shape": ",".join(map(str, images.shape)),
-    }
+    headers = {"Content-Type": "application/x-ramen-uint8", "X-Shape": ",".join(map(str, images.shape))}
     return prepare("POST", classify_path(stream, query), images.tobytes(), headers, images=len(images))
 
 
@@ -78,8 +61,8 @@ def file_request(stream: str, data: bytes, content_type: str = "image/jpeg") -> 
     return prepare("POST", classify_path(stream), data, {"Content-Type": content_type}, images=1)
 
 
-def multipart_request(stream: str, files: Sequence[bytes]) -> PreparedRequest:
-    """A request with several files."""
+def multipart_request(stream: str, files: Sequence[bytes], path: str = "") -> PreparedRequest:
+    """A request with several files; ``path`` is that of another server."""
     boundary = "----ramen-benchmark"
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{number}.jpg"\r\n'
@@ -90,13 +73,12 @@ def multipart_request(stream: str, files: Sequence[bytes]) -> PreparedRequest:
     ]
     body = b"".join(parts) + f"--{boundary}--\r\n".encode()
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-    return prepare("POST", classify_path(stream), body, headers, images=len(files))
+    return prepare("POST", path or classify_path(stream), body, headers, images=len(files))
 
 
 def json_request(stream: str, files: Sequence[tuple[str, bytes]]) -> PreparedRequest:
     """A request with files as base64, each with its key."""
     images = [{"key": key, "data": base64.b64encode(data).decode()} for key, data in files]
     body = json.dumps({"images": images}).encode()
-    return prepare(
-        "POST", classify_path(stream), body, {"Content-Type": "application/json"}, images=len(files)
-    )
+    headers = {"Content-Type": "application/json"}
+    return prepare("POST", classify_path(stream), body, headers, images=len(files))

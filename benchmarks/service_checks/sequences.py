@@ -17,33 +17,24 @@ from service_checks.http_connection import Address, HttpConnection, PreparedRequ
 from service_checks.sent_images import Pixels, json_request, raw_request
 
 _TIMES = ("id", "queued_ms", "computed_ms")  # of an answer: not the same in another run
-_QUERY = "?probabilities=all"
 Answers = dict[tuple[str, int], dict[str, Any]]  # by stream and position
 
 
 @dataclass
 class ImageSequence:
-    """One stream.
-
-    Attributes:
-        stream: Its name.
-        images: What comes, over and over.
-        position: The image that comes next; None if the server has to be asked.
-        received: When answers came, on the clock ``time.monotonic``, and the state version that they had.
-        resumed: What servers said how far the stream had come.
-    """
+    """One stream."""
 
     stream: str
-    images: Pixels
-    position: int | None = 0
-    received: list[tuple[float, int]] = field(default_factory=list)
-    resumed: list[int] = field(default_factory=list)
+    images: Pixels  # what comes, over and over
+    position: int | None = 0  # the image that comes next; None if the server has to be asked
+    received: list[tuple[float, int]] = field(default_factory=list)  # when, and the version of the state
+    resumed: list[int] = field(default_factory=list)  # what servers said how far the stream had come
 
     def request(self, position: int, most: int) -> PreparedRequest:
         """The images from a position on; how many is drawn, but always the same for a position."""
         count = random.Random(f"{self.stream} {position}").randint(1, most)
         places = [place % len(self.images) for place in range(position, position + count)]
-        return raw_request(self.stream, self.images[places], _QUERY)
+        return raw_request(self.stream, self.images[places], "?probabilities=all")
 
 
 class SequenceDriver:
@@ -63,17 +54,11 @@ class SequenceDriver:
     def __init__(self, sequences: Sequence[ImageSequence], most: int = 3) -> None:
         self.sequences, self._most = sequences, most
         self.answers: Answers = {}
-        self.differences = 0
-        self.repeated = 0
+        self.differences = self.repeated = 0
         self.failures: dict[int, int] = defaultdict(int)
 
     async def run(self, address: Address, until: Mapping[str, int] | float) -> None:
-        """Send to a server, until positions are reached, or for so many seconds, or until it is gone.
-
-        Args:
-            address: The server's.
-            until: The position at which each stream ends, or seconds.
-        """
+        """Send until positions are reached, or for so many seconds, or until the server is gone."""
         await asyncio.gather(*(self._client(address, one, until) for one in self.sequences))
 
     async def _client(self, address: Address, one: ImageSequence, until: Mapping[str, int] | float) -> None:
@@ -90,7 +75,10 @@ class SequenceDriver:
 
     async def _step(self, connection: HttpConnection, one: ImageSequence) -> None:
         if one.position is None:
-            one.position = await _position(connection, one)
+            # A request without a usable image is answered with the state's version, and nothing is learned.
+            nothing = json_request(one.stream, [("nothing", b"no image")] * 2)
+            reply = await connection.exchange(nothing)
+            one.position = int(reply.json()["answers"][0]["state_version"])
             one.resumed.append(one.position)
         request = one.request(one.position, self._most)
         reply = await connection.exchange(request)
@@ -100,26 +88,13 @@ class SequenceDriver:
             return
         answers = reply.json()["answers"]
         one.received.append((time.monotonic(), answers[-1]["state_version"]))
-        for place, answer in enumerate(answers):
-            self._keep(one, one.position + place, answer)
+        for position, answer in enumerate(answers, one.position):
+            plain = {name: value for name, value in answer.items() if name not in _TIMES}
+            known = self.answers.setdefault((one.stream, position), plain)
+            if known is not plain:
+                self.repeated += 1
+                self.differences += known != plain
         one.position += request.images
-
-    def _keep(self, one: ImageSequence, position: int, answer: dict[str, Any]) -> None:
-        plain = {name: value for name, value in answer.items() if name not in _TIMES}
-        known = self.answers.setdefault((one.stream, position), plain)
-        if known is not plain:
-            self.repeated += 1
-            self.differences += known != plain
-
-
-async def _position(connection: HttpConnection, one: ImageSequence) -> int:
-    """How many images a stream has seen, which the version of its state says.
-
-    A request without a usable image is answered with it, and nothing is learned.
-    """
-    request = json_request(one.stream, [("nothing", b"no image"), ("nothing", b"no image")])
-    reply = await connection.exchange(request)
-    return int(reply.json()["answers"][0]["state_version"])
 
 
 def compare(answers: Answers, reference: Answers) -> tuple[int, int]:

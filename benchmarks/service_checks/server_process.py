@@ -16,7 +16,7 @@ from typing import Any
 from service_checks.http_connection import Address, ask
 from service_checks.options import CLASSES, CheckOptions
 
-_MEBIBYTE = 2**20
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -47,8 +47,7 @@ class ServerProcess:
         patience: float = 180.0,
         checkout: Path | None = None,
     ) -> None:
-        self.address = Address(port)
-        self.log = log
+        self.address, self.log = Address(port), log
         started = time.monotonic()
         with log.open("ab") as file:
             self._process = subprocess.Popen(
@@ -62,14 +61,10 @@ class ServerProcess:
         self.start_seconds = time.monotonic() - started
 
     def _wait(self, path: str, deadline: float) -> None:
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            try:
+        while time.monotonic() < deadline and self.alive:
+            with suppress(OSError):
                 if ask(self.address, "GET", path).status == 200:
                     return
-            except OSError:
-                pass
             time.sleep(0.02)
         raise RuntimeError(f"the server did not start; the end of its log:\n{self.log_text()[-3000:]}")
 
@@ -99,33 +94,30 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL, also for processes that it has started."""
-        for pid in reversed([self.pid, *children(self.pid)]):
+        for pid in reversed([self.pid, *_children(self.pid)]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def memory_mib(self) -> float:
         """Resident memory of the process alone."""
-        return _status(self.pid, "VmRSS") / _MEBIBYTE
+        return _kibibytes(self.pid, "status", "VmRSS") / 1024
 
     def peak_mib(self) -> float:
         """The most resident memory that it has had."""
-        return _status(self.pid, "VmHWM") / _MEBIBYTE
+        return _kibibytes(self.pid, "status", "VmHWM") / 1024
 
     def family_mib(self) -> float:
         """Memory of the process and those that it has started; what they share counts once."""
         shares = 0
-        for pid in (self.pid, *children(self.pid)):
-            try:
-                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            except OSError:
-                continue
-            shares += int(text.split("Pss:")[1].split()[0]) * 1024
-        return shares / _MEBIBYTE
+        for pid in (self.pid, *_children(self.pid)):
+            with suppress(OSError):
+                shares += _kibibytes(pid, "smaps_rollup", "Pss")
+        return shares / 1024
 
-    def statistics(self) -> Any:
-        """What the engine says of itself."""
-        return ask(self.address, "GET", "/v1/statistics").json()
+    def cpu_ms(self) -> tuple[float, float]:
+        """CPU time so far: of the process, and of those that it has started."""
+        return _spent_ms(self.pid), sum(map(_spent_ms, _children(self.pid)))
 
     def stream(self, name: str) -> Any:
         """What the engine says of a stream."""
@@ -149,56 +141,30 @@ def _environment(checkout: Path | None) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
-def _status(pid: int, field: str) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.split(f"{field}:")[1].split()[0]) * 1024
+def _kibibytes(pid: int, file: str, field: str) -> int:
+    return int(Path(f"/proc/{pid}/{file}").read_text().split(f"{field}:")[1].split()[0])
 
 
-def children(pid: int) -> list[int]:
+def _spent_ms(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _children(pid: int) -> list[int]:
     """Processes that a process has started, and those that these have started."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            direct = [int(child) for child in path.read_text().split()]
-        except OSError:
-            continue
-        for child in direct:
-            found += [child, *children(child)]
+        with suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *_children(child)]
     return found
 
 
-def serve_arguments(
-    options: CheckOptions, port: int, **settings: str | int | float | bool | None
-) -> list[str]:
-    """Arguments of ``ramen serve``.
-
-    Args:
-        options: The model, and where it computes.
-        port: Where to listen.
-        settings: Further options, with ``_`` in place of ``-``; True for a flag, None to leave it out.
-    """
+def classes_file(options: CheckOptions) -> str:
+    """A file with the names of the classes."""
     listed = options.folder / "classes.txt"
-    if not listed.exists():
-        listed.write_text("".join(f"{name}\n" for name in CLASSES))
-    chosen: dict[str, str | int | float | bool | None] = {
-        "model": options.model,
-        "classes_file": str(listed),
-        "device": options.device,
-        "dtype": options.dtype,
-        "port": port,
-        "max_batch": options.max_batch,
-        "no_auth": True,
-        "http_processes": options.http_processes,
-        **settings,
-    }
-    arguments = ["serve"]
-    for name, value in chosen.items():
-        if value is None or value is False:
-            continue
-        arguments.append(f"--{name.replace('_', '-')}")
-        if value is not True:
-            arguments.append(str(value))
-    return arguments
+    listed.write_text("".join(f"{name}\n" for name in CLASSES))
+    return str(listed)
 
 
 def ramen_server(
@@ -209,30 +175,37 @@ def ramen_server(
     Args:
         options: The model, and where it computes.
         module: Which to run; a wrapper of the command line may change it first.
-        settings: See ``serve_arguments``.
+        settings: Further options of the command, with ``_`` in place of ``-``; True for a flag.
     """
     port = free_port()
-    command = [sys.executable, "-m", module, *serve_arguments(options, port, **settings)]
+    chosen: dict[str, str | int | float | bool | None] = {
+        "model": options.model,
+        "classes_file": classes_file(options),
+        "device": options.device,
+        "dtype": options.dtype,
+        "port": port,
+        "max_batch": options.max_batch,
+        "no_auth": True,
+        "http_processes": options.http_processes,
+        **settings,
+    }
+    command = [sys.executable, "-m", module, "serve"]
+    for name, value in chosen.items():
+        if value is not None and value is not False:
+            command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return ServerProcess(command, port, options.folder / f"server-{port}.log")
 
 
 @contextmanager
 def sampled(look: Callable[[], float], pause: float = 0.1) -> Iterator[list[float]]:
-    """A list to which a thread adds what it sees, until the block ends.
-
-    Args:
-        look: What to record; an OSError is passed over.
-        pause: Seconds between two looks.
-    """
+    """A list to which a thread adds what it sees, until the block ends; an OSError is passed over."""
     values: list[float] = []
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(pause):
-            try:
+            with suppress(OSError):
                 values.append(look())
-            except OSError:
-                continue
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -1,9 +1,9 @@
 """R16: a mixed load for a long time. Nothing fails, and it does not become slower."""
 
-import asyncio
+from collections.abc import Sequence
 
 from service_checks.http_connection import PreparedRequest, prepare
-from service_checks.load import LoadPlan, Outcome, load, percentile, summary
+from service_checks.load import LoadPlan, Outcome, percentile, run_load, summary
 from service_checks.options import CheckOptions
 from service_checks.report import Findings
 from service_checks.sent_images import (
@@ -23,44 +23,30 @@ _CLIENTS = 4
 
 
 def run(options: CheckOptions, seconds: float | None = None) -> Findings:
-    """Send for so many seconds.
-
-    Args:
-        options: Of the run.
-        seconds: For how long.
-    """
+    """Send for so many seconds half of what the server can answer."""
     seconds = (1200.0 if options.full else 3 * options.seconds) if seconds is None else seconds
     requests = _mixed_requests(options)
     with ramen_server(options, state=str(options.folder / "soak")) as server:
-        probe = asyncio.run(load(LoadPlan(server.address, requests, max(2.0, seconds / 20), _CLIENTS)))
-        rate = 0.5 * _rate(probe)
-        outcomes = asyncio.run(load(LoadPlan(server.address, requests, seconds, 64, rate)))
+        probe = run_load(LoadPlan(server.address, requests, max(2.0, seconds / 20), _CLIENTS))
+        spent = max(one.ended for one in probe) - min(one.due for one in probe)
+        rate = 0.5 * len(probe) / spent
+        outcomes = run_load(LoadPlan(server.address, requests, seconds, 64, rate))
         is_alive, memory = server.alive, server.memory_mib()
     found = Findings("R16")
     found.note("load", f"{len(outcomes):,} requests in {seconds:.0f} s, half of what it can answer", rate)
     found.expect_zero("answers other than 200", sum(one.status != 200 for one in outcomes), len(outcomes))
-    found.expect("the server", "is alive", is_alive, "alive" if is_alive else "gone")
+    found.expect_alive(is_alive)
     first, last = _quarters(outcomes)
     drift = last / first - 1
     found.note("p99 of the first quarter after the warm-up", f"{first:.1f} ms", first)
-    found.expect(
-        "p99 of the last quarter, beside that",
-        "less than +10 %",
-        drift < _DRIFT,
-        f"{100 * drift:+.1f} %",
-        drift,
-    )
+    measured = f"{100 * drift:+.1f} %"
+    found.expect("p99 of the last quarter, beside that", "less than +10 %", drift < _DRIFT, measured, drift)
     found.note("memory in the end", f"{memory:.0f} MiB", memory)
     found.details = {"summary": summary(outcomes), "requests_per_second": rate}
     return found
 
 
-def _rate(outcomes: list[Outcome]) -> float:
-    start = min(one.due for one in outcomes)
-    return len(outcomes) / (max(one.ended for one in outcomes) - start)
-
-
-def _quarters(outcomes: list[Outcome]) -> tuple[float, float]:
+def _quarters(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     """p99 in milliseconds of the first and the last quarter, after a tenth that is the warm-up."""
     ordered = sorted(outcomes, key=lambda one: one.due)
     counted = [1000 * one.latency for one in ordered[len(ordered) // 10 :] if one.status == 200]
@@ -83,5 +69,4 @@ def _mixed_requests(options: CheckOptions) -> tuple[PreparedRequest, ...]:
             raw_request(stream, pixels[number : number + 1], "?probabilities=all"),
             prepare("GET", f"/v1/streams/{stream}"),
         ]
-    requests += [prepare("GET", "/v1/statistics"), prepare("GET", "/metrics"), prepare("GET", "/healthz")]
-    return tuple(requests)
+    return (*requests, *(prepare("GET", path) for path in ("/v1/statistics", "/metrics", "/healthz")))
