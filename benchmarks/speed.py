@@ -13,8 +13,7 @@ nothing here.
 import argparse
 import gc
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,6 +23,7 @@ from typing import Any
 import open_clip
 import torch
 import torch.nn.functional as F
+from measuring import Clock, command, write
 from plain_ramen import PlainRamen
 from rich.console import Console
 from torch import Tensor
@@ -31,8 +31,6 @@ from torch import Tensor
 import ramen
 from ramen.encoder.encoder import stated_size
 from ramen.encoder.probe import pooled
-from ramen.experiments import provenance
-from ramen.experiments.measure import wait_for
 from ramen.experiments.render import Table, markdown, print_tables
 from ramen.kernels.graphs import Function
 from ramen.memory.codecs import CODECS
@@ -175,7 +173,7 @@ def full_ramen(classifier: ramen.ZeroShotClassifier, setting: Setting, **paramet
     return method
 
 
-def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
+def stages(method: Ramen, images: Tensor, clock: Clock) -> dict[str, float]:
     """Milliseconds of each part of a step by itself, recorded where the whole step is."""
     memory, classifier = method.memory, method.classifier
     labels, embeddings, gradients, entropies = next(random_entries(method, len(images)))
@@ -193,9 +191,6 @@ def stages(method: Ramen, images: Tensor, clock: "Clock") -> dict[str, float]:
 
     def aggregate(weights: Tensor, *selection: Tensor) -> tuple[Tensor, ...]:
         return (memory.aggregate(Selection(*selection), weights),)
-
-    def second(*given: Tensor) -> tuple[Tensor, ...]:
-        return (classifier.logits(classifier.encode(*given)),)
 
     record = classifier.recorder().record
     of_memory: Callable[[Function], Function] = record if method.records_steps else lambda function: function
@@ -223,56 +218,11 @@ def parts(batch: Staged | Selection) -> tuple[Tensor, ...]:
 # -- how it is measured -----------------------------------------------------------------------------
 
 
-class Clock:
-    """Milliseconds of a call: the best mean of several rounds, after some calls that do not count.
-
-    Args:
-        device: What to wait for.
-        repeats: Calls in a round; fewer where they would take longer than ``seconds``.
-        rounds: How many.
-        seconds: About the longest round, where more than one call is possible in it.
-        counter: Of Python's ``time``: "process_time" counts what this process computes, on a machine that
-            others use at the same time.
-    """
-
-    def __init__(
-        self,
-        device: torch.device,
-        repeats: int,
-        rounds: int,
-        seconds: float = 0.6,
-        counter: str = "perf_counter",
-    ) -> None:
-        self.device, self.repeats, self.rounds, self.seconds = device, repeats, rounds, seconds
-        self.counter = counter
-
-    @torch.no_grad()
-    def __call__(self, call: Callable[[], object]) -> float:
-        """Time ``call``."""
-        for _ in range(4 if self.device.type == "cuda" else 1):  # which compile kernels and record graphs
-            last = self._seconds(call, 1)
-        repeats = max(1, min(self.repeats, int(self.seconds / last)))
-        return min(1000 * self._seconds(call, repeats) / repeats for _ in range(self.rounds))
-
-    def _seconds(self, call: Callable[[], object], repeats: int) -> float:
-        wait_for(self.device)
-        now = getattr(time, self.counter)
-        start = now()
-        for _ in range(repeats):
-            call()
-        wait_for(self.device)
-        return float(now() - start)
-
-
 class Bench:
     """One setting; keeps the rows of its table, and says when there is one more."""
 
     def __init__(
-        self,
-        setting: Setting,
-        arguments: argparse.Namespace,
-        console: Console,
-        grown: Callable[[], None],
+        self, setting: Setting, arguments: argparse.Namespace, console: Console, grown: Callable[[], None]
     ) -> None:
         self.setting, self.arguments, self.console, self.grown = setting, arguments, console, grown
         self.classifier = self._classifier(setting)
@@ -339,13 +289,7 @@ class Bench:
         some = self.images[:PLAIN_LOOP]
         self.add(f"ramen, a plain loop, batch {len(some)}", lambda: twin.predict(some), len(some))
 
-    def ramen(
-        self,
-        label: str,
-        images: Tensor,
-        setting: Setting | None = None,
-        **parameters: Any,
-    ) -> None:
+    def ramen(self, label: str, images: Tensor, setting: Setting | None = None, **parameters: Any) -> None:
         """One row of Ramen, with its stages."""
         setting = setting or self.setting
         classifier = self.classifier if setting.classes == self.setting.classes else self._classifier(setting)
@@ -411,25 +355,33 @@ def tables(results: dict[str, Any]) -> list[Table]:
     """Speeds, and where the time goes, of every setting."""
     found = []
     for name, result in results.items():
-        setting = Setting(**result["setting"])
-        about = (
-            f"{setting.model}, {setting.classes} classes, capacity {setting.capacity}, topk {setting.topk}, "
-            f"batch {setting.batch}"
-        )
-        found.append(speeds(f"{name}: {about}", result["rows"], setting.batch))
-        compared = {row["what"]: row for row in result["rows"] if row["what"] in (RAMEN, *METHODS)}
-        if {RAMEN, FORWARD} <= compared.keys():
-            found.append(method_ratios(f"{name}: methods with fused passes", compared))
-        staged = [row for row in result["rows"] if "stages" in row]
-        if staged:
-            found.append(splits(f"{name}: milliseconds of each part by itself", staged))
+        setting, rows = Setting(**result["setting"]), result["rows"]
+        about = f"{setting.model}, {setting.classes} classes, capacity {setting.capacity}, "
+        about += f"topk {setting.topk}, batch {setting.batch}"
+        found.append(speeds(f"{name}: {about}", rows, setting.batch))
+        times = {r["what"]: r["milliseconds"] for r in rows if r["what"] in (RAMEN, *METHODS)}
+        if {RAMEN, FORWARD} <= times.keys():
+            # beside Ramen, and beside a forward pass that is recorded with all that surrounds it
+            heads = ("", "ms per batch", "of Ramen's time", "fused forwards")
+            cells = [
+                (what, f"{spent:.2f}", f"{spent / times[RAMEN]:.2f}", f"{spent / times[FORWARD]:.2f}")
+                for what, spent in times.items()
+            ]
+            found.append(Table.of_texts(f"{name}: methods with fused passes", heads, cells))
+        if staged := [row for row in rows if "stages" in row]:
+            cells = [(row["what"], *(f"{spent:.2f}" for spent in row["stages"].values())) for row in staged]
+            title = f"{name}: milliseconds of each part by itself"
+            found.append(Table.of_texts(title, ("", *staged[0]["stages"]), cells))
     return found
 
 
 def speeds(title: str, rows: list[dict[str, Any]], batch: int) -> Table:
-    """All rows; one column compares every row, per image, with the same forward pass."""
-    reference, speed = forward_reference(rows, batch)
-    heads = ("ms per batch", "images/s", reference, "peak", "memory")
+    """All rows; a column compares each image with the module's own forward pass, compiled if it was."""
+    measured = {row["what"]: row["images_a_second"] for row in rows}
+    compiled, own = f"forward, torch.compile, batch {batch}", "forward, the module's own"
+    speed = measured.get(compiled, measured.get(own))
+    kind = "compiled" if compiled in measured else "uncompiled"
+    head = "forwards" if speed is None else f"{kind} forwards (batch {batch})"
     cells = [
         (
             row["what"],
@@ -441,85 +393,29 @@ def speeds(title: str, rows: list[dict[str, Any]], batch: int) -> Table:
         )
         for row in rows
     ]
-    return _table(title, heads, cells)
+    return Table.of_texts(title, ("", "ms per batch", "images/s", head, "peak", "memory"), cells)
 
 
-def method_ratios(title: str, rows: dict[str, dict[str, Any]]) -> Table:
-    """Each method beside Ramen, and beside a forward pass that is recorded with all that surrounds it."""
-    times = {name: row["milliseconds"] for name, row in rows.items()}
-    cells = [
-        (name, f"{spent:.2f}", f"{spent / times[RAMEN]:.2f}", f"{spent / times[FORWARD]:.2f}")
-        for name, spent in times.items()
-    ]
-    return _table(title, ("ms per batch", "of Ramen's time", "fused forwards"), cells)
-
-
-def forward_reference(rows: list[dict[str, Any]], batch: int) -> tuple[str, float | None]:
-    """The forward pass that rows are compared with, as a column head, and its images per second.
-
-    That is the module's own forward pass: compiled by torch.compile if that was measured, else uncompiled.
-    """
-    measured = {row["what"]: row["images_a_second"] for row in rows}
-    for what, name in (
-        (f"forward, torch.compile, batch {batch}", "compiled forwards"),
-        ("forward, the module's own", "uncompiled forwards"),
-    ):
-        if what in measured:
-            return f"{name} (batch {batch})", measured[what]
-    return "forwards", None
-
-
-def splits(title: str, rows: list[dict[str, Any]]) -> Table:
-    cells = [(row["what"], *(f"{spent:.2f}" for spent in row["stages"].values())) for row in rows]
-    return _table(title, tuple(rows[0]["stages"]), cells)
-
-
-def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    return Table.of_texts(title, ("", *heads), rows)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def main() -> None:
+    parser = command(__doc__, repeats=20, rounds=2, model=str, classes=int, capacity=int, topk=int, batch=int)
     parser.add_argument(
         "--setting", action="append", choices=SETTINGS, help="may be repeated; all without it"
     )
     parser.add_argument("--what", action="append", choices=WHAT, help="may be repeated; all without it")
-    parser.add_argument(
-        "--model", help="another tower: NAME of open_clip, timm:NAME, torchvision:NAME, transformers:CLASS"
-    )
-    for name in ("classes", "capacity", "topk", "batch"):
-        parser.add_argument(f"--{name}", type=int, help="instead of the setting's")
-    parser.add_argument(
-        "--compiled", action="store_true", help="also torch.compile the module; takes a while"
-    )
+    parser.add_argument("--compiled", action="store_true", help="also torch.compile the module; slow")
     parser.add_argument("--plain-loop", action="store_true", help="also the plain loop; slow")
-    parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     parser.add_argument("--show", type=Path, help="measure nothing; print such results as Markdown")
-    return parser.parse_args()
-
-
-def main() -> None:
+    arguments, console = parser.parse_args(), Console()
     without_workspaces()
-    arguments, console = parse_arguments(), Console()
     results: dict[str, Any] = {}
     if arguments.show is not None:
         print(markdown(*tables(json.loads(arguments.show.read_text())["settings"])))
         return
     given = {name: getattr(arguments, name) for name in ("model", "classes", "capacity", "topk", "batch")}
     changes = {name: value for name, value in given.items() if value is not None}
-    about = {
-        "hardware": provenance.hardware(torch.device(arguments.device)),
-        "versions": provenance.versions(),
-        "dtype": arguments.dtype,
-    }
 
     def save() -> None:  # after every row: what was measured is not lost if the rest is cut off
-        if arguments.out is not None:
-            arguments.out.write_text(json.dumps({**about, "settings": results}, indent=1) + "\n")
+        write(arguments, {"dtype": arguments.dtype, "settings": results})
 
     for name in arguments.setting or SETTINGS:
         bench = Bench(replace(SETTINGS[name], **changes), arguments, console, save)

@@ -21,44 +21,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import Clock, command, write
 from rich.console import Console
-from speed import (
-    Clock,
-    Setting,
-    full_ramen,
-    random_classifier,
-    random_images,
-    random_tower,
-    stages,
-)
+from speed import Setting, full_ramen, random_classifier, random_images, random_tower, stages
 from torch import Tensor, nn
 
 from ramen.encoder.norms import find_replacement, private_copy
 from ramen.encoder.probe import pooled
-from ramen.experiments import provenance
 from ramen.experiments.render import Table, markdown, print_tables
 from ramen.kernels.graphs import Recorder
 from ramen.methods._passes import sample_gradients
 from ramen.utils.commands import without_workspaces
 
 TOWERS = (
-    "ViT-B-16",
-    "ViT-B-32",
-    "ViT-B-16-SigLIP",
-    "EVA02-B-16",
-    "timm:vit_base_patch16_clip_224",
-    "timm:deit_base_patch16_224",
-    "timm:vit_small_patch14_dinov2@224",
-    "timm:vit_base_patch16_siglip_224",
-    "transformers:CLIPVisionModelWithProjection",
-    "transformers:SiglipVisionModel",
-    "RN50",
-    "RN101",
-    "torchvision:resnet50",
-    "timm:resnet50",
-    "timm:tf_efficientnet_lite0",
-    "timm:convnext_tiny",
-    "timm:swin_tiny_patch4_window7_224",
+    *("ViT-B-16", "ViT-B-32", "ViT-B-16-SigLIP", "EVA02-B-16"),
+    *("timm:vit_base_patch16_clip_224", "timm:deit_base_patch16_224"),
+    *("timm:vit_small_patch14_dinov2@224", "timm:vit_base_patch16_siglip_224"),
+    *("transformers:CLIPVisionModelWithProjection", "transformers:SiglipVisionModel"),
+    *("RN50", "RN101", "torchvision:resnet50", "timm:resnet50", "timm:tf_efficientnet_lite0"),
+    *("timm:convnext_tiny", "timm:swin_tiny_patch4_window7_224"),
 )
 
 
@@ -136,7 +117,8 @@ def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -
     row["images_per_second"] = 1000 * setting.batch / step
     row["three_forwards"] = step / (3 * row["forward_ms"])
     if not encoder.fused and compiles:
-        row["uncompiled_step_ms"] = uncompiled_step(setting, arguments, images, clock)
+        default = random_classifier(setting, arguments.device, arguments.dtype, "auto")
+        row["uncompiled_step_ms"] = clock(partial(full_ramen(default, setting).predict, images))
     if not (compiles and encoder.fused):
         row["forward_and_backward_ms"] = clock(own.forward_and_backward)
         row["two_forwards_and_a_backward"] = step / (row["forward_ms"] + row["forward_and_backward_ms"])
@@ -149,14 +131,9 @@ def measure(setting: Setting, arguments: argparse.Namespace, console: Console) -
     return row
 
 
-def uncompiled_step(setting: Setting, arguments: argparse.Namespace, images: Tensor, clock: Clock) -> float:
-    """Milliseconds of a step of a tower that is not covered, as it is by default."""
-    classifier = random_classifier(setting, arguments.device, arguments.dtype, "auto")
-    return clock(partial(full_ramen(classifier, setting).predict, images))
-
-
 def tables(results: dict[str, Any]) -> list[Table]:
     """One row per tower."""
+    rows = [row for row in results["towers"] if "step_ms" in row]
     numbers = {
         "norm parameters": ("norm_parameters", ","),
         "ms per step": ("step_ms", ".2f"),
@@ -164,41 +141,30 @@ def tables(results: dict[str, Any]) -> list[Table]:
         ("forward, ms" if results.get("uncompiled") else "compiled forward, ms"): ("forward_ms", ".2f"),
         "of three forwards": ("three_forwards", ".2f"),
         "of two forwards and a backward": ("two_forwards_and_a_backward", ".2f"),
-        **({"step not compiled, ms": ("uncompiled_step_ms", ".2f")} if _any_uncompiled(results) else {}),
     }
+    if any("uncompiled_step_ms" in row for row in rows):
+        numbers["step not compiled, ms"] = ("uncompiled_step_ms", ".2f")
     cells = [
         (
             row["tower"],
             row["path"],
-            *(format(row[name], form) if name in row else "" for name, form in numbers.values()),
+            *(f"{row[key]:{form}}" if key in row else "" for key, form in numbers.values()),
         )
-        for row in results["towers"]
-        if "step_ms" in row
+        for row in rows
     ]
     setting = results["setting"]
     title = ", ".join(f"{name} {setting[name]}" for name in ("classes", "capacity", "topk", "batch"))
     return [Table.of_texts(title, ("tower", "passes", *numbers), cells, words=2)]
 
 
-def _any_uncompiled(results: dict[str, Any]) -> bool:
-    return any("uncompiled_step_ms" in row for row in results["towers"])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tower", action="append", help="see fresh_tower in speed.py; may be repeated")
     defaults = {"classes": 100, "capacity": 750, "topk": 5, "batch": 100}
-    for name, value in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser = command(__doc__, **defaults, repeats=20, rounds=3)
+    parser.add_argument("--tower", action="append", help="see fresh_tower in speed.py; may be repeated")
     parser.add_argument("--compile-only", action="store_true", help="fill the compiler's cache, time nothing")
     parser.add_argument("--uncompiled", action="store_true", help="the module's own passes as they are")
     parser.add_argument("--stages", action="store_true", help="also the time of each part of a step")
-    parser.add_argument("--repeats", type=int, default=20, help="calls in a round")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--counter", choices=("perf_counter", "process_time"), default="perf_counter")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     parser.add_argument("--show", type=Path, help="measure nothing; print such results as Markdown")
     arguments, console = parser.parse_args(), Console()
     if arguments.show is not None:
@@ -207,8 +173,6 @@ def main() -> None:
     without_workspaces()
     sizes = {name: getattr(arguments, name) for name in defaults}
     results: dict[str, Any] = {
-        "hardware": provenance.hardware(torch.device(arguments.device)),
-        "versions": provenance.versions(),
         "dtype": arguments.dtype,
         "uncompiled": arguments.uncompiled,
         "counter": arguments.counter,
@@ -221,8 +185,7 @@ def main() -> None:
         except Exception as error:  # one tower that fails does not lose the others
             console.print_exception()
             results["towers"].append({"tower": name, "error": f"{type(error).__name__}: {error}"[:500]})
-        if arguments.out is not None:
-            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+        write(arguments, results)
     if not arguments.compile_only:
         print_tables(console, tables(results))
 
