@@ -27,10 +27,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from cost import random_classifier
-from image_corpus import drawing, good_files, hostile_files, mutated, save
+from image_corpus import CorpusFile, drawing, good_files, hostile_files, mutated, save
+from measuring import Clock, add_options, write
 from PIL import Image
 from rich.console import Console
-from speed import Clock
 from torch import Tensor
 
 import ramen
@@ -38,7 +38,7 @@ from ramen import testing
 from ramen.classify.export import mean_step
 from ramen.client.result import Result
 from ramen.data.drawings.shapes import OBJECTS
-from ramen.experiments import demo, provenance
+from ramen.experiments import demo
 from ramen.experiments.measure import wait_for
 from ramen.experiments.render import Table, print_tables
 from ramen.images import resize
@@ -51,7 +51,6 @@ from ramen.models.tiny_clip.model import load_tiny
 from ramen.predict.decoding import DecodedStreams, Decoder
 from ramen.predict.sources import expand
 from ramen.state import open_store
-from ramen.utils.files import write_text
 
 Found = tuple[dict[str, Any], list[Table]]
 
@@ -69,10 +68,9 @@ def preprocess(options: argparse.Namespace) -> Found:
         (r["pictures"], r["path"], f"{r['milliseconds_a_batch']:.2f}", f"{r['ratio']:.2f}") for r in rows
     ]
     read_rows = [(str(r["workers"]), f"{r['images_a_second']:,.0f}", f"{r['ratio']:.2f}") for r in files]
+    title, heads = f"uint8 batches of {options.batch}", ("images", "path", "ms", "ratio")
     tables = [
-        Table.of_texts(
-            f"uint8 batches of {options.batch}", ("images", "path", "ms", "ratio"), shown, words=2
-        ),
+        Table.of_texts(title, heads, shown, words=2),
         Table.of_texts("JPEG files of 500 x 375", ("workers", "images/s", "ratio"), read_rows),
     ]
     return {"resizing": rows, "files": files}, tables
@@ -85,24 +83,24 @@ def resized(title: str, original_size: tuple[int, int], options: argparse.Namesp
     batch = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     plan, expected = step._plan(original_size), step(batch)
     assert resize.agrees_with_pillow(plan)
-
-    def by_matrices() -> Tensor:
-        return step.normalise(resize.resize(batch, plan))
-
-    assert torch.equal(by_matrices(), expected)
-    calls: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], Tensor]] = {
         "CPU, Pillow": partial(step, batch),
-        "CPU, matrix products": by_matrices,
+        "CPU, matrix products": lambda: step.normalise(resize.resize(batch, plan)),
     }
     if options.device == "cuda":
         on_device = batch.cuda()
         for dtype in (torch.float32, torch.float16):
-            call = partial(step, device="cuda", dtype=dtype)
-            assert torch.equal(call(on_device).cpu(), expected.to(dtype))
-            name = f"GPU, {str(dtype).removeprefix('torch.')}"
-            calls |= {name: partial(call, on_device), f"{name}, with the copy": partial(call, batch)}
+            by_gpu, name = (
+                partial(step, device="cuda", dtype=dtype),
+                f"GPU, {str(dtype).removeprefix('torch.')}",
+            )
+            calls |= {name: partial(by_gpu, on_device), f"{name}, with the copy": partial(by_gpu, batch)}
     clock = Clock(torch.device(options.device), 20, options.repeats)
-    spent = {name: clock(call) for name, call in calls.items()}
+    spent = {}
+    for name, call in calls.items():
+        found = call()
+        assert torch.equal(found.cpu(), expected.to(found.dtype))
+        spent[name] = clock(call)
     return [
         {
             "pictures": title,
@@ -165,9 +163,18 @@ def decoding(options: argparse.Namespace) -> Found:
     take. Needs Linux.
     """
     torch.set_num_threads(1)
+    files = [*good_files(), *hostile_files()]
     with tempfile.TemporaryDirectory() as folder:
-        corpus = decoded_corpus(options, Path(folder))
-    damaged = decoded_mutations(options.mutations)
+        sources: dict[str, bytes | Path] = {file.name: file.data for file in files}
+        sources["100 MB.png"] = Path(folder) / "100 MB.png"
+        with (Path(folder) / "100 MB.png").open("wb") as large:
+            large.truncate(100_000_000)
+        corpus = [
+            {"file": name, **in_forks(partial(decoded, source), options.repeats)}
+            for name, source in sources.items()
+            if options.match in name
+        ]
+    damaged = decoded_mutations([f for f in files if 0 < len(f.data) <= _LARGEST_MUTATED], options.mutations)
     largest = decoded_largest(options)
     outcomes = [row["outcome"] for row in damaged]
     results = {
@@ -185,33 +192,25 @@ def decoding(options: argparse.Namespace) -> Found:
         },
         "largest": largest,
     }
-    parts = {"the corpus": worst(corpus, 12), "random mutations": worst(damaged, 5), "the largest": largest}
-    heads = ("file", "ms", "MB", "outcome")
-    return results, [
-        Table.of_texts(
-            title,
-            heads,
-            [(r["file"], f"{r['milliseconds']:.1f}", f"{r['megabytes']:.1f}", r["outcome"]) for r in rows],
+    tables = []
+    for title, rows, most in (
+        ("the corpus", corpus, 12),
+        ("damage", damaged, 5),
+        ("the largest", largest, 9),
+    ):
+        worst = sorted(
+            rows, key=lambda row: -max(row["milliseconds"] / MILLISECONDS, row["megabytes"] / MEGABYTES)
         )
-        for title, rows in parts.items()
-    ]
+        cells = [
+            (r["file"], f"{r['milliseconds']:.1f}", f"{r['megabytes']:.1f}", r["outcome"])
+            for r in worst[:most]
+        ]
+        tables.append(Table.of_texts(title, ("file", "ms", "MB", "outcome"), cells))
+    return results, tables
 
 
-def decoded_corpus(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    sources: dict[str, bytes | Path] = {f.name: f.data for f in (*good_files(), *hostile_files())}
-    sources["100 MB.png"] = folder / "100 MB.png"
-    with (folder / "100 MB.png").open("wb") as file:
-        file.truncate(100_000_000)
-    return [
-        {"file": name, **in_forks(partial(decoded, source), options.repeats)}
-        for name, source in sources.items()
-        if options.match in name
-    ]
-
-
-def decoded_mutations(count: int) -> list[dict[str, Any]]:
+def decoded_mutations(files: Sequence[CorpusFile], count: int) -> list[dict[str, Any]]:
     rng = random.Random(0)
-    files = [f for f in (*good_files(), *hostile_files()) if 0 < len(f.data) <= _LARGEST_MUTATED]
     chosen = [rng.choice(files) for _ in range(count)]
     works = [partial(decoded, mutated(file.data, rng)) for file in chosen]
     rows: list[dict[str, Any]] = []
@@ -226,15 +225,13 @@ def decoded_mutations(count: int) -> list[dict[str, Any]]:
 def decoded_largest(options: argparse.Namespace) -> list[dict[str, Any]]:
     width, height = options.width, options.width * 9 // 16
     frame = drawing().resize((width, height))
-    wide = np.linspace(0, 65535, width).astype(np.uint16)[None].repeat(height, 0)
+    grey = Image.fromarray(np.linspace(0, 65535, width).astype(np.uint16)[None].repeat(height, 0))
     long = save(drawing().resize((20_000, 10)), "PNG")
-    step = ramen.Preprocess((224, 224))
+    step, size = ramen.Preprocess((224, 224)), f"{width} x {height}"
     works: dict[str, Callable[[], str]] = {
-        f"{width} x {height}, JPEG": partial(decoded, save(frame, "JPEG")),
-        f"{width} x {height}, PNG": partial(decoded, save(frame, "PNG", compress_level=1)),
-        f"{width} x {height}, grey PNG of 16 bits": partial(
-            decoded, save(Image.fromarray(wide), "PNG", compress_level=1)
-        ),
+        f"{size}, JPEG": partial(decoded, save(frame, "JPEG")),
+        f"{size}, PNG": partial(decoded, save(frame, "PNG", compress_level=1)),
+        f"{size}, grey PNG of 16 bits": partial(decoded, save(grey, "PNG", compress_level=1)),
         "20000 x 10, with Preprocess": lambda: str(tuple(step.pixels(decode(long)).shape)),
     }
     return [{"file": name, **in_forks(work, options.repeats)} for name, work in works.items()]
@@ -293,13 +290,6 @@ def megabytes(what: str) -> float:
 def is_within_goal(row: dict[str, Any]) -> bool:
     is_alive = not row["outcome"].startswith("died")
     return is_alive and row["milliseconds"] < MILLISECONDS and row["megabytes"] < MEGABYTES
-
-
-def worst(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    def cost(row: dict[str, Any]) -> float:
-        return max(float(row["milliseconds"]) / MILLISECONDS, float(row["megabytes"]) / MEGABYTES)
-
-    return sorted(rows, key=cost, reverse=True)[:count]
 
 
 # -- the predictor: a folder of JPEG files, beside what answering it consists of ---------------------------
@@ -518,19 +508,12 @@ def export(options: argparse.Namespace) -> Found:
     """
     with tempfile.TemporaryDirectory() as folder:
         runs = [exported(options.per_domain, seed, Path(folder)) for seed in options.seeds]
-    results = {
-        "per_domain": options.per_domain,
-        "seeds": options.seeds,
-        "accuracy": {name: [run[name] for run in runs] for name in runs[0]},
-    }
-    return results, [export_table(results)]
-
-
-def export_table(results: dict[str, Any]) -> Table:
-    means = {name: statistics.mean(values) for name, values in results["accuracy"].items()}
+    accuracy = {name: [run[name] for run in runs] for name in runs[0]}
+    means = {name: statistics.mean(values) for name, values in accuracy.items()}
     rows = [(n, f"{mean:.2f}", f"{mean - means['zero-shot, torch']:+.2f}") for n, mean in means.items()]
-    title = f"What is exported, {results['per_domain']} images per domain, {len(results['seeds'])} seeds"
-    return Table.of_texts(title, ("", "accuracy", "gain"), rows)
+    title = f"What is exported, {options.per_domain} images per domain, {len(options.seeds)} seeds"
+    found = {"per_domain": options.per_domain, "seeds": options.seeds, "accuracy": accuracy}
+    return found, [Table.of_texts(title, ("", "accuracy", "gain"), rows)]
 
 
 class Images:
@@ -548,9 +531,10 @@ class Images:
         """Of all images, or of one domain's."""
         yield from (self.images if domain is None else self.images[self.domains == domain]).split(50)
 
-    def accuracy(self, answers: Tensor, domain: int | None = None) -> float:
-        """In percent, for all images or for one domain's."""
+    def accuracy(self, answer: Callable[[Tensor], Tensor], domain: int | None = None) -> float:
+        """In percent, for all images or for one domain's; ``answer`` gives the labels of a batch."""
         labels = self.labels if domain is None else self.labels[self.domains == domain]
+        answers = torch.cat([answer(batch) for batch in self.batches(domain)])
         return 100 * float((answers == labels).float().mean())
 
 
@@ -558,44 +542,46 @@ def exported(per_domain: int, seed: int, folder: Path) -> dict[str, float]:
     """Accuracies on the images of stream ``seed + 1``; snapshots are made of stream ``seed``."""
     classifier = load_tiny(list(OBJECTS))
     seen, other = (Images(classifier, per_domain, number) for number in (seed, seed + 1))
-    base = classifier.encoder.base
 
     def snapshot(domain: int | None = None) -> Tensor:
         method = ramen.create("ramen", classifier)
         assert isinstance(method, Ramen)
-        return base + mean_step(method, seen.batches(domain))[0]
+        return classifier.encoder.base + mean_step(method, seen.batches(domain))[0]
 
-    mixed = snapshot()
     write_onnx(classifier, folder / "zero_shot.onnx")
-    write_onnx(classifier, folder / "snapshot.onnx", mixed, "snapshot")
+    write_onnx(classifier, folder / "snapshot.onnx", snapshot(), "snapshot")
     adapting = ramen.create("ramen", classifier)
-    adapted = torch.cat([adapting.predict(batch).labels for batch in other.batches()])
     single = [
-        other.accuracy(by_torch(classifier, other.batches(domain), snapshot(domain)), domain)
+        other.accuracy(by_torch(classifier, snapshot(domain)), domain)
         for domain in other.domains.unique().tolist()
     ]
     return {
-        "zero-shot, torch": other.accuracy(by_torch(classifier, other.batches())),
-        "zero-shot, ONNX file": other.accuracy(by_file(folder / "zero_shot.onnx", other)),
-        "Ramen, adapting": other.accuracy(adapted),
-        "snapshot of a mixed stream, ONNX file": other.accuracy(by_file(folder / "snapshot.onnx", other)),
+        "zero-shot, torch": other.accuracy(by_torch(classifier)),
+        "zero-shot, ONNX file": other.accuracy(by_file(folder / "zero_shot.onnx")),
+        "Ramen, adapting": other.accuracy(lambda images: adapting.predict(images).labels),
+        "snapshot of a mixed stream, ONNX file": other.accuracy(by_file(folder / "snapshot.onnx")),
         "snapshots of single domains": statistics.mean(single),
     }
 
 
-def by_file(path: Path, images: Images) -> Tensor:
+def by_file(path: Path) -> Callable[[Tensor], Tensor]:
+    """How a file answers."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    parts = [session.run(["logits"], {"images": batch.numpy()})[0] for batch in images.batches()]
-    return torch.cat([torch.from_numpy(part).argmax(1) for part in parts])
+    return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0]).argmax(1)
 
 
-@torch.no_grad()
 def by_torch(
-    classifier: ramen.ZeroShotClassifier, batches: Iterator[Tensor], affine: Tensor | None = None
-) -> Tensor:
-    return torch.cat([classifier.logits(classifier.encode(batch, affine)).argmax(1) for batch in batches])
+    classifier: ramen.ZeroShotClassifier, affine: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """How the classifier answers, perhaps with other norm parameters."""
+
+    @torch.no_grad()
+    def answer(images: Tensor) -> Tensor:
+        return classifier.logits(classifier.encode(images, affine)).argmax(1)
+
+    return answer
 
 
 # -- the command line --------------------------------------------------------------------------------------
@@ -629,23 +615,12 @@ def main() -> None:
     names = parser.add_subparsers(dest="part", required=True)
     for name, (run, defaults) in PARTS.items():
         part = names.add_parser(name, help=(run.__doc__ or "").splitlines()[0])
-        for option, default in defaults.items():
-            several: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {}
-            kind = type(default[0] if isinstance(default, list) else default)
-            part.add_argument(f"--{option.replace('_', '-')}", type=kind, default=default, **several)
-        part.add_argument("--device", default="cpu")
-        part.add_argument("--out", type=Path, help="write the results as JSON")
+        add_options(part, {**defaults, "device": "cpu"})
     options = parser.parse_args()
     run, defaults = PARTS[options.part]
     found, tables = run(options)
     print_tables(Console(), tables)
-    if options.out is not None:
-        about = {
-            "settings": {name: getattr(options, name) for name in (*defaults, "device")},
-            "hardware": provenance.hardware(torch.device(options.device)),
-            "versions": provenance.versions(),
-        }
-        write_text(options.out, json.dumps({**about, **found}, indent=1) + "\n")
+    write(options, {"settings": {name: getattr(options, name) for name in (*defaults, "device")}, **found})
 
 
 if __name__ == "__main__":

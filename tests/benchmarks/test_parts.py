@@ -64,9 +64,9 @@ def test_export(parts, run, monkeypatch):
     written = []
     monkeypatch.setattr(parts, "write_onnx", lambda clf, path, *affine: written.append((clf, path, affine)))
 
-    def by_torch(path, images):
+    def by_torch(path):
         ((clf, _, affine),) = [call for call in written if call[1] == path]
-        return parts.by_torch(clf, images.batches(), affine[0] if affine else None)
+        return parts.by_torch(clf, affine[0] if affine else None)
 
     monkeypatch.setattr(parts, "by_file", by_torch)
     found, shown = run("export", "--per-domain", 2, "--seeds", 3)
