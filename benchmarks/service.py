@@ -45,12 +45,12 @@ CHECKS = {  # names and where they are
     "comparison": "comparison",
     "host": "host",
 }
-_SETTINGS = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes", "http_processes", "old")
+_SETTINGS = ("model", "device", "dtype", "max_batch", "seconds", "full", "processes", "workers", "old")
 _PACKAGES = ("fastapi", "starlette", "uvicorn", "pydantic", "litserve")
 
 
 def main() -> None:
-    parser = command(__doc__, model="tiny", max_batch=32, seconds=10.0, processes=1, http_processes=int)
+    parser = command(__doc__, model="tiny", max_batch=32, seconds=10.0, processes=1, workers=int)
     parser.add_argument("--checks", nargs="+", choices=[*CHECKS, "all"], default=["all"])
     parser.add_argument("--full", action="store_true", help="the long forms")
     parser.add_argument("--old", type=Path, help="another checkout, measured by turns with this one in host")

@@ -39,7 +39,7 @@ class Spent:
 
 
 def run(options: CheckOptions, workers: int = 1, turns: int = 3) -> Findings:
-    """Measure requests of 100 images and of one, raw and as JPEG files, with so many HTTP processes.
+    """Measure requests of 100 images and of one, raw and as JPEG files, with so many workers.
 
     Each turn is one load of this checkout, and one of the checkout ``old`` if it is given.
     """

@@ -43,12 +43,14 @@ def main(port: int, workers: int, max_batch: int) -> None:
     """Serve until a signal comes."""
     torch.set_num_threads(1)
     vars(serve_run)["load_classifier"] = lambda request: stand_in()  # the command line can only name models
+    is_old = not hasattr(serve_run.ServeRequest, "workers")
+    started: dict[str, Any] = {"http_processes" if is_old else "workers": workers}
     request = serve_run.ServeRequest(
         classes=[f"class {number}" for number in range(_CLASSES)],
         port=port,
         no_auth=True,
-        http_processes=workers,
-        engine=EngineSettings(max_batch=max_batch, decoding_threads=2),
+        engine=EngineSettings(max_batch=max_batch),
+        **started,
     )
     serve_run.serve(request, print)
 

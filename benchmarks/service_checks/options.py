@@ -27,7 +27,7 @@ class CheckOptions:
     seconds: float = 10.0  # of a load that has no length of its own
     full: bool = False  # whether to run the long forms
     processes: int = 1  # that send load in the measurements of speed
-    http_processes: int | None = None  # of servers; None for their default
+    workers: int | None = None  # of servers; None for their default
     old: Path | None = None  # another checkout, for the check that measures it beside this one
 
     @cached_property

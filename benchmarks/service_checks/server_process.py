@@ -186,7 +186,7 @@ def ramen_server(
         "port": port,
         "max_batch": options.max_batch,
         "no_auth": True,
-        "http_processes": options.http_processes,
+        "workers": options.workers,
         **settings,
     }
     command = [sys.executable, "-m", module, "serve"]

@@ -87,25 +87,18 @@ def serve(
     ] = 0,
     device: options.Device = None,
     dtype: options.DType = None,
-    decoding_threads: Annotated[
-        int | None, typer.Option(min=1, help="How many images are decoded at a time. Default: one per core.")
-    ] = None,
-    decoding_processes: Annotated[
+    workers: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Processes that decode files, in place of threads. Default: none on a CPU; with a GPU all "
-            "cores but four.",
+            help="Processes that read requests, decode files and write responses, beside the one that "
+            "computes. Default: none on a CPU at a loopback address; with a GPU, 4 on 16 or more cores; "
+            "else 2.",
         ),
     ] = None,
-    http_processes: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Processes that read requests and write responses, beside the one that computes. Default: "
-            "none on a CPU; with a GPU, 2 on 8 or more cores and 4 on 16 or more.",
-        ),
-    ] = None,
+    http_processes: Annotated[int | None, typer.Option(min=0, hidden=True)] = None,
+    decoding_threads: Annotated[int | None, typer.Option(hidden=True)] = None,
+    decoding_processes: Annotated[int | None, typer.Option(hidden=True)] = None,
     max_pixels: options.MaxPixels = None,
     max_body: Annotated[str, typer.Option(help="The most bytes in a request.")] = "64 MiB",
     timeout_ms: Annotated[
@@ -149,8 +142,14 @@ def serve(
 
     with exit_on_error(MissingWeightsError, StopFailedError, ImportError):
         refuse_torchrun("ramen serve", "start it once; --ray uses more than one GPU")
-        if ray and http_processes is not None:
-            raise ValueError("--http-processes is not for --ray, which has HTTP proxies of its own")
+        if decoding_threads is not None or decoding_processes is not None:
+            raise ValueError(
+                "--decoding-threads and --decoding-processes are gone: the processes of --workers decode "
+                "what they receive"
+            )
+        workers = http_processes if workers is None else workers
+        if ray and workers is not None:
+            raise ValueError("--workers is not for --ray, which has HTTP proxies of its own")
         run = _runner(
             ray,
             {"replicas": replicas, "min_replicas": min_replicas, "max_replicas": max_replicas}
@@ -165,7 +164,7 @@ def serve(
                 "imports": imported(imports),
             }
             | {"host": host, "port": port, "no_auth": no_auth, "log_format": log_format}
-            | {"http_processes": http_processes},
+            | {"workers": workers},
             None
             if model is None and classes is None and classes_file is None
             else class_names(classes, classes_file, model or "tiny"),
@@ -184,8 +183,6 @@ def serve(
                 "save_every": int(save_every) if save_every.isdecimal() else save_every,
                 "keep_changed": keep_changed,
                 "state": state,
-                "decoding_processes": decoding_processes,
-                "decoding_threads": decoding_threads,
                 "max_pixels": max_pixels,
                 "tokens": tokens,
                 "max_body_bytes": parse_bytes("--max-body", max_body),

@@ -1,7 +1,6 @@
 """``ramen serve`` without its command line: a model behind HTTP until a signal stops it."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,23 +13,22 @@ from ramen.models import prompts
 from ramen.models.names import TINY, load_classifier, recorded_name
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.fronts.front_processes import front_regions
-from ramen.serve.fronts.run import run_fronts
 from ramen.serve.http.app import FORMATS, create_app, log_to_stderr
-from ramen.serve.http.auth import TokenFile, check_access
+from ramen.serve.http.auth import TokenFile, check_access, is_loopback
 from ramen.serve.http.server import bind, run_server, url_of
 from ramen.serve.http.settings import HttpSettings
+from ramen.serve.workers import run_workers
 from ramen.state import SaveTimes, dtypes_below
 from ramen.utils import checks
 from ramen.utils.checks import AUTO
 from ramen.utils.files import private_files
-from ramen.utils.workers import left_out_of_collections
+from ramen.utils.workers import available_cores, left_out_of_collections
 
 _log = logging.getLogger("ramen")
 # Seconds after which a thread that runs Python gives others a turn. One thread reads requests; another one
 # computes, and asks for a turn after each operation of torch: at Python's own 5 ms it would mostly wait.
 _TURN = 1e-4
-_HTTP_PROCESSES = (16, 4), (8, 2)  # from so many cores on, so many
+_MANY_CORES = 16  # from which on there are four workers for a GPU
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ class ServeRequest:
         port: The port; 0 for any that is free.
         no_auth: Whether to let everybody in who reaches the address, which must then be a loopback address.
         log_format: "json" or "text".
-        http_processes: How many processes read requests and write responses, beside the one that computes; 0
-            for that one itself. By default 0 for a model on a CPU; on a GPU 4 with at least 16 cores, 2 with
-            at least 8.
+        workers: How many processes read requests, decode files and write responses, beside the one that
+            computes; 0 for that one itself, where a file that crashes a decoder ends it. By default 0 for a
+            model on a CPU at a loopback address, 4 for a GPU with at least 16 cores, and else 2.
         engine: How images are batched and what streams may keep.
         http: Limits of requests, and the file of tokens.
     """
@@ -70,7 +68,7 @@ class ServeRequest:
     port: int = 8000
     no_auth: bool = False
     log_format: str = "json"
-    http_processes: int | None = None
+    workers: int | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
 
@@ -81,19 +79,20 @@ class ServeRequest:
         if self.http.tokens is not None:
             TokenFile(self.http.tokens)
         checks.choice("log_format", self.log_format, FORMATS)
-        if self.http_processes is not None:
-            checks.integer("http_processes", self.http_processes, 0)
+        if self.workers is not None:
+            checks.integer("workers", self.workers, 0)
         SaveTimes(self.engine.save_every)
         if self.classes is not None:
             prompts.check_classes(self.classes)
         prompts.check_templates(self.templates)
 
-    def http_processes_for(self, device: torch.device) -> int:
-        """How many processes read requests and write responses for a model on ``device``."""
-        if self.http_processes is not None:
-            return self.http_processes
-        cores = os.cpu_count() or 1
-        return next((n for least, n in _HTTP_PROCESSES if cores >= least), 0) * (device.type == "cuda")
+    def workers_for(self, device: torch.device) -> int:
+        """How many workers there are for a model on ``device``."""
+        if self.workers is not None:
+            return self.workers
+        if device.type == "cuda":
+            return 4 if available_cores() >= _MANY_CORES else 2
+        return 0 if is_loopback(self.host) else 2
 
 
 def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
@@ -111,18 +110,16 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
         dtype = request.dtype or next(dtypes_below(request.engine.state), AUTO)
         url, classifier = url_of(bound), load_classifier(replace(request, dtype=dtype))
         _log.info("computing in %s on %s", classifier.fingerprint()["dtype"], classifier.device)
-        fronts = request.http_processes_for(classifier.device)
-        regions = front_regions(request.http, fronts) if fronts else []
+        workers = request.workers_for(classifier.device)
         engine = Engine(
             classifier,
             request.engine,
             name=recorded_name(request.model),
             method=request.method,
             parameters=request.parameters,
-            regions=regions,
         )
         with left_out_of_collections(), engine:
-            if fronts:
-                run_fronts(engine, request.http, regions, bound, request.log_format, lambda: announce(url))
+            if workers:
+                run_workers(engine, request.http, workers, bound, request.log_format, lambda: announce(url))
             else:
                 run_server(create_app(engine, request.http), bound, lambda: announce(url))

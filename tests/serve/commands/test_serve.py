@@ -38,7 +38,7 @@ def test_what_is_learned_is_there_after_a_stop(tmp_path: Path, processes: int) -
     tokens = tmp_path / "tokens.json"
     token = create_token(tokens, "all", ["classify", "manage"])
     options = ("--tokens", tokens, "--state", tmp_path / "state", "--keep-changed", 2)
-    options += ("--http-processes", processes)
+    options += ("--workers", processes)
     with started(tmp_path / "first", *options) as process, client_of(process, token) as client:
         assert httpx.get(client.base_url.join("/v1/streams")).status_code == 401
         files = [("files", (str(number), drawing)) for number, drawing in enumerate(drawings)]
@@ -77,7 +77,9 @@ def run(*arguments: object) -> tuple[int, str]:
         (("--no-auth", "--templates", "nothing"), "there is no set 'nothing'"),
         (("--no-auth", "--log-format", "xml"), "log_format must be one of"),
         (("--no-auth", "--save-every", "often"), "save_every must be"),
-        (("--no-auth", "--ray", "--http-processes", "2"), "--http-processes is not for --ray"),
+        (("--no-auth", "--ray", "--workers", "2"), "--workers is not for --ray"),
+        (("--no-auth", "--decoding-processes", "2"), "--workers"),
+        (("--no-auth", "--decoding-threads", "2"), "--workers"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -96,7 +98,7 @@ def test_a_port_in_use() -> None:
     assert f"error: 127.0.0.1:{port}: Address already in use" in errors
 
 
-def test_how_many_http_processes_there_are(monkeypatch) -> None:
+def test_how_many_workers_there_are(monkeypatch) -> None:
     request = make_request(
         {"model": None, "method": "ramen", "no_auth": True},
         *(None, [], []),
@@ -104,13 +106,14 @@ def test_how_many_http_processes_there_are(monkeypatch) -> None:
     )
     found = {}
     for cores in (4, 8, 15, 16, 64):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        found[cores] = request.http_processes_for(torch.device("cuda", 0))
-        assert request.http_processes_for(torch.device("cpu")) == 0
-    assert found == {4: 0, 8: 2, 15: 2, 16: 4, 64: 4}
-    assert replace(request, http_processes=3).http_processes_for(torch.device("cpu")) == 3
-    with pytest.raises(ValueError, match="http_processes must be at least 0, got -1"):
-        replace(request, http_processes=-1).check()
+        monkeypatch.setattr("ramen.serve.serve_run.available_cores", lambda cores=cores: cores)
+        found[cores] = request.workers_for(torch.device("cuda", 0))
+        assert request.workers_for(torch.device("cpu")) == 0
+        assert replace(request, host="0.0.0.0").workers_for(torch.device("cpu")) == 2
+    assert found == {4: 2, 8: 2, 15: 2, 16: 4, 64: 4}
+    assert replace(request, workers=3).workers_for(torch.device("cpu")) == 3
+    with pytest.raises(ValueError, match="workers must be at least 0, got -1"):
+        replace(request, workers=-1).check()
 
 
 def test_options_reach_the_service() -> None:

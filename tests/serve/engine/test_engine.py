@@ -3,7 +3,6 @@
 import itertools
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from ramen.client.operations import (
     SentImage,
     StoppingError,
 )
-from ramen.serve.engine.pixel_rows import PixelRows
+from ramen.serve.pixels import PixelRules
 from ramen.state import open_store
 from tests.helpers.leftovers import left_running
 from tests.helpers.photos import encoded, photo
@@ -63,7 +62,7 @@ def test_the_order_of_a_stream_is_that_of_the_calls_although_decoding_is_paralle
     """The first image of each pair takes much longer to decode than the second."""
     large, small = encoded(photo(1, (1500, 1500))), encoded(photo(2))
     pairs = [SentImage(str(n), large if n % 2 == 0 else small) for n in range(8)]
-    with engine(clf, decoding_threads=4) as where:
+    with engine(clf) as where:
         tickets = [where.submit("a", [image]) for image in pairs]
         found = [ticket.future.result(PATIENCE)[0].result for ticket in tickets]
     images = [photo(1, (1500, 1500)), photo(2)]
@@ -232,8 +231,7 @@ def _images_in_copy(clf, folder: Path, copy: Path) -> int:
     return method.images_seen
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_images_that_the_device_resizes_have_the_same_answers(clf, monkeypatch, processes: int) -> None:
+def test_images_that_the_device_resizes_have_the_same_answers(clf, monkeypatch) -> None:
     """Frames of a camera, as pixels and as files, some of another size; a GPU does so by itself."""
     sizes = [(40, 50)] * 6 + [(60, 50), (40, 50)]
     frames = [np.asarray(photo(n, size)) for n, size in enumerate(sizes)]
@@ -244,10 +242,10 @@ def test_images_that_the_device_resizes_have_the_same_answers(clf, monkeypatch, 
     ]
     found = []
     for resizes in (False, True):
-        monkeypatch.setattr("ramen.serve.engine.engine.PixelRows", partial(PixelRows, resizes=resizes))
-        with engine(clf, decoding_processes=processes) as where:
+        rules = PixelRules(clf.preprocess, resizes=resizes)
+        monkeypatch.setattr("ramen.serve.engine.engine.PixelRules", lambda *_, rules=rules, **__: rules)
+        with engine(clf) as where:
             answered = [where.submit("a", request).future.result(PATIENCE) for request in requests * 2]
-            assert (where.engine._streams.known("a").usual_size == (40, 50)) is resizes
         found.append([replace(one.result, support=0) for answers in answered for one in answers])
     assert found[0] == found[1]
     assert [one.error is None for one in found[0][-2:]] == [False, True]

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ramen.client.operations import DeadlineExceededError, SentImage, ServerOverloadedError, StoppingError
-from ramen.predict.decoding import DecodedSource
+from ramen.client.operations import DeadlineExceededError, ServerOverloadedError, StoppingError
 from ramen.serve.engine.scheduler import Request, Scheduler
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import Stream
+from ramen.serve.pixels import DecodedImages
 
 LOADED: Any = object()
 PATIENCE = 60
@@ -37,8 +37,8 @@ def stream(name: str = "a", *, loaded: bool = True) -> Stream:
 def put(
     where: Scheduler, owner: Stream, images: int = 1, *, decoded: bool = True, timeout: float | None = None
 ) -> Request:
-    sent = [SentImage(f"{owner.name}{n}", bytes(10)) for n in range(images)]
-    request = Request(owner, sent, timeout, asyncio.get_running_loop().create_future())
+    keys = [f"{owner.name}{n}" for n in range(images)]
+    request = Request(owner, keys, 10 * images, timeout, asyncio.get_running_loop().create_future())
     where.put(request)
     if decoded:
         decode(where, request)
@@ -46,7 +46,8 @@ def put(
 
 
 def decode(where: Scheduler, request: Request) -> None:
-    where.decoded(request, [DecodedSource(key, np.zeros((3, 2, 2), np.uint8)) for key in request.keys])
+    slots = np.zeros((len(request), 12), np.uint8)
+    where.decoded(request, DecodedImages(slots, [(2, 2)] * len(request), {}))
 
 
 async def finished(where: Scheduler) -> list[Request]:

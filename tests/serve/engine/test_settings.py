@@ -18,7 +18,6 @@ from tests.serve.engine.engines import engine
         ("max_streams", 0),
         ("create_on_use", None),
         ("keep_changed", -1),
-        ("decoding_threads", 0),
     ],
 )
 def test_settings_that_make_no_sense_are_named(name: str, value: object) -> None:

@@ -20,11 +20,10 @@ from ramen.kernels.graphs import CALLS_TO_RECORD
 from ramen.methods import Method, predict_together
 from ramen.methods._method import Prediction
 from ramen.predict.answers import BatchAnswers, BatchNumbers, FailureLog, PendingAnswers, begin_together
-from ramen.predict.decoding import DecodedSource
-from ramen.serve.engine.pixel_rows import PixelRows
 from ramen.serve.engine.scheduler import Request
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import LoadedStream, Stream
+from ramen.serve.pixels import DecodedImages, PixelBatches, PixelGroup
 
 _WARM_UP_SECONDS = 15.0  # after which batches that are not necessary are left out
 _MOST_COUNTS = 128  # of images for which a batch is computed, beside the sizes of the passes
@@ -40,7 +39,7 @@ class Part:
         requests: Its requests, in order.
 
     Attributes:
-        sources: What became of each image.
+        images: Those of each request.
         keys: Of the images that have pixels.
         pending: What is on its way from the device; None if nothing could be computed, or there is no image.
         version: How many images its method had seen after them.
@@ -52,11 +51,13 @@ class Part:
         assert stream.loaded is not None
         self.stream, self.requests = stream, requests
         self.loaded: LoadedStream = stream.loaded
-        self.sources: list[DecodedSource] = [
-            source for request in requests for source in request.decoded or ()
+        self.images: list[DecodedImages] = [request.decoded for request in requests if request.decoded]
+        self.keys = [
+            key
+            for request, images in zip(requests, self.images, strict=True)
+            for place, key in enumerate(request.keys)
+            if place not in images.errors
         ]
-        self.keys = [source.key for source in self.sources if source.error is None]
-        self.groups = [request.pixels for request in requests if request.pixels]
         self.pixels: Tensor | None = None  # all of these, as soon as they are on the device
         self.pending: PendingAnswers | Exception | None = None
         self.numbers: BatchNumbers | None = None
@@ -64,6 +65,10 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def groups(self) -> list[list[PixelGroup]]:
+        """The pixels of each request that has some."""
+        return [groups for images in self.images if (groups := images.groups())]
 
 
 def parts_of(batch: Sequence[Request]) -> list[Part]:
@@ -80,7 +85,7 @@ class Computing:
     Args:
         settings: How batches are computed.
         device: Where.
-        rows: Makes batches of pixels.
+        batches: Makes batches of pixels.
         failures: Where errors are logged.
         overlapping: Whether a batch may be begun while the one before is being computed.
 
@@ -92,12 +97,12 @@ class Computing:
         self,
         settings: EngineSettings,
         device: torch.device,
-        rows: PixelRows,
+        batches: PixelBatches,
         failures: FailureLog,
         *,
         overlapping: bool,
     ) -> None:
-        self._invariant, self._rows, self._failures = settings.invariant, rows, failures
+        self._invariant, self._batches, self._failures = settings.invariant, batches, failures
         self._overlapping = overlapping
         self.batch_sizes = _batch_sizes(settings, device)
         self._device, self._answering = (
@@ -148,7 +153,7 @@ class Computing:
     def _predict(self, parts: Sequence[Part]) -> Sequence[Prediction | Exception]:
         """A prediction per part, or why its method has none."""
         counts = [len(part) for part in parts]
-        pixels = self._rows.on_device([groups for part in parts for groups in part.groups])
+        pixels = self._batches.on_device([groups for part in parts for groups in part.groups()])
         for part, piece in zip(parts, pixels.split(counts), strict=True):
             part.pixels = piece
         pieces = parts[0].loaded.answers.images(pixels).split(counts)
@@ -176,7 +181,7 @@ class Computing:
         """Answer parts whose methods have failed."""
         for part in parts:
             if len(part) and part.numbers is None:
-                pixels = self._rows.on_device(part.groups) if part.pixels is None else part.pixels
+                pixels = self._batches.on_device(part.groups()) if part.pixels is None else part.pixels
                 part.numbers = part.loaded.answers.zero_shot(pixels, part.version)
 
     def _save(self, answered: Sequence[tuple[Part, Sequence[Answers]]]) -> None:
@@ -194,7 +199,7 @@ class Computing:
             answers: Of a method that is used for nothing else.
             requests: How many images each request has.
         """
-        pixels = self._rows.on_device([[self._rows.blank(count)] for count in requests])
+        pixels = self._batches.on_device([[self._batches.blank(count)] for count in requests])
         predictions = self._predict_together([(answers.method, answers.images(pixels))])
         return begin_together([answers], predictions)[0]
 

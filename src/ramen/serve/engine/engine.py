@@ -6,15 +6,14 @@ shared between them, so nothing is locked.
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -38,25 +37,20 @@ from ramen.client.result import LABEL, ZERO_SHOT_LABEL, Result
 from ramen.images.thumbnails import small_jpeg
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.predict.answers import BatchAnswers, BatchNumbers, FailureLog
-from ramen.predict.decoding import DecodedSource, Decoder
+from ramen.predict.decoding import Decoder
+from ramen.serve.decoding import BATCHES_AHEAD, Decoding, ThreadDecoder
 from ramen.serve.engine.computing import Computing, Part, parts_of
-from ramen.serve.engine.decoding_threads import DecodingThreads
-from ramen.serve.engine.group_decoding import FILES_PER_MESSAGE, GroupDecoder, InProcess, InThread
-from ramen.serve.engine.pinned_regions import pinned_region
-from ramen.serve.engine.pixel_rows import MOST_PIXELS, PixelRows
 from ramen.serve.engine.scheduler import Request, Scheduler
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.statistics import AnswerIds, Counters, Rates
 from ramen.serve.engine.stream import StreamFacts, StreamFolders
 from ramen.serve.engine.stream_cache import StreamCache, StreamMethods
 from ramen.serve.engine.streams import Streams
-from ramen.serve.shared_memory import Lender, SharedRegion, SharedRegions
+from ramen.serve.pixels import DecodedImages, PixelBatches, PixelRules
 from ramen.state import SaveTimes
 from ramen.utils import checks
+from ramen.utils.workers import available_cores
 
-_BATCHES_AHEAD = 4  # that may be decoded and wait
-_BATCHES_ANSWERED = 3  # that are being answered, or shown as thumbnails
-_MOST_PINNED = 512 * 2**20  # bytes that images are decoded into before others are used
 _THUMBNAIL = 128  # pixels of the longer side
 
 Value = TypeVar("Value")
@@ -76,11 +70,12 @@ class Engine:
         name: Of the model.
         method: The name of the method that adapts.
         parameters: Of the method.
-        regions: Memory of other processes in which images may be sent.
 
     Attributes:
         model: What is served.
         settings: What the operator decided.
+        rules: Which images are resized where.
+        device: Where it computes.
     """
 
     def __init__(
@@ -91,7 +86,6 @@ class Engine:
         name: str = "model",
         method: str = "ramen",
         parameters: Mapping[str, Any] | None = None,
-        regions: Sequence[SharedRegion] = (),
     ) -> None:
         self.settings = settings = settings or EngineSettings()
         overlapping = SaveTimes(settings.save_every).by_clock and settings.overlaps_on(classifier.device)
@@ -105,14 +99,16 @@ class Engine:
         self._folders = folders = StreamFolders(settings.state)
         self._cache = StreamCache(settings, self._scheduler, folders, methods, self._failures)
         self._streams = Streams(settings, self._scheduler, folders, self._cache, methods, self._ids)
-        decoder = Decoder(classifier.preprocess, settings.decoding)
-        self._decoding, self._rows = _decoding(settings, decoder, classifier.device, regions, self._decoded)
+        preprocess, limits = classifier.preprocess, settings.decoding
+        self.device = device = classifier.device
+        assert preprocess is not None
+        self.rules = PixelRules(preprocess, limits.max_pixels, resizes=device.type == "cuda")
+        decoders = [ThreadDecoder(Decoder(preprocess, limits)) for _ in range(available_cores())]
+        self._decoding = Decoding(decoders, self.rules, BATCHES_AHEAD * settings.max_batch)
         self._thumbnails = ThreadPoolExecutor(1, thread_name_prefix="ramen-thumbnails")
-        self._computing = Computing(
-            settings, classifier.device, self._rows, self._failures, overlapping=overlapping
-        )
+        batches = PixelBatches(preprocess, device)
+        self._computing = Computing(settings, device, batches, self._failures, overlapping=overlapping)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread = 0
         self._running: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -142,36 +138,62 @@ class Engine:
         return await asyncio.shield(self._begin_task(work))  # what it does to a stream is done to the end
 
     async def submit(self, stream: str, images: Sequence[SentImage], timeout: float | None = None) -> Request:
-        """Let images wait for their turn.
+        """Let images wait for their turn, and decode them in this process; see ``admit``."""
+        _check_kinds(images)
+        ready = self._decoding.ready(images)
+        keys, nbytes = [image.key for image in images], sum(image.nbytes for image in images)
+        request = await self.admit(stream, keys, nbytes, timeout)
+        done = partial(self.decoded, request)
+        if ready is None:
+            self._decoding.put(stream, images, request.reply, done)
+        else:
+            done(ready)
+        return request
+
+    async def admit(
+        self, stream: str, keys: Sequence[str], nbytes: int, timeout: float | None = None
+    ) -> Request:
+        """Let images wait for their turn, which are decoded elsewhere: ``decoded`` is called with them.
 
         Args:
             stream: The stream they belong to, in the order of these calls.
-            images: At least one and at most ``max_batch``; they are answered together.
+            keys: At least one image, and at most ``max_batch``; they are answered together.
+            nbytes: Of the images, as they were sent.
             timeout: Seconds after which they are dropped if they still wait.
 
         Raises:
             ServerOverloadedError: Too much is waiting.
-            InvalidRequestError: The name, the number or the kind of the images makes no sense.
+            InvalidRequestError: The name or the number of the images makes no sense.
             NoSuchStreamError: There is no such stream, and images do not create one.
             StoppingError: The engine is being stopped.
         """
         self._start()
-        self._check_images(images)
+        self._check_room(len(keys), nbytes)
         if timeout is not None:
             timeout = _checked_timeout(timeout)
         found = self._streams.known(stream) or await self._streams.for_images(stream)
         assert self._loop is not None
-        request = Request(found, images, timeout, self._loop.create_future())
+        request = Request(found, keys, nbytes, timeout, self._loop.create_future())
         request.reply.add_done_callback(lambda _: self._streams.forget_unused(found))
         try:
             self._scheduler.put(request)
         except Exception:
             self._streams.forget_unused(found)
             raise
-        self._decoding.start(request)
         if found.loaded is None and not found.is_new:
             self._cache.request(found)
         return request
+
+    def decoded(self, request: Request, images: DecodedImages) -> None:
+        """All images of a request are decoded; a stream exists from its first one that could be."""
+        stream = request.stream
+        if stream.is_new and self._streams.is_coming(stream) and request.is_waiting:
+            if len(images.errors) == len(request):
+                self._refuse(request, images.errors)
+                return
+            self._streams.accept(stream)
+            self._cache.request(stream)
+        self._scheduler.decoded(request, images)
 
     def cancel(self, request: Request) -> None:
         """Nobody wants the answers of a request any more."""
@@ -219,18 +241,11 @@ class Engine:
         """What all workers have counted of requests: there is one."""
         return own
 
-    def _check_images(self, images: Sequence[SentImage]) -> None:
+    def _check_room(self, images: int, nbytes: int) -> None:
         most = min(self.settings.max_batch, self.settings.max_queue_images)  # more would never fit
-        if not 1 <= len(images) <= most:
-            raise InvalidRequestError(f"a request must have 1 to {most} images, got {len(images)}")
-        for image in images:
-            data = image.data
-            is_array = isinstance(data, np.ndarray) and data.dtype == np.uint8
-            if not (is_array or isinstance(data, bytes)):  # a path, above all, is never opened
-                raise InvalidRequestError(
-                    f"image {image.key!r} must be bytes or an array of uint8, got {type(data).__name__}"
-                )
-        nbytes, most_bytes = sum(image.nbytes for image in images), self.settings.max_queue_bytes
+        if not 1 <= images <= most:
+            raise InvalidRequestError(f"a request must have 1 to {most} images, got {images}")
+        most_bytes = self.settings.max_queue_bytes
         if nbytes > most_bytes:
             raise InvalidRequestError(f"a request must have at most {most_bytes} bytes, got {nbytes}")
 
@@ -238,7 +253,7 @@ class Engine:
 
     def _start(self) -> None:
         if self._loop is None:
-            self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+            self._loop = asyncio.get_running_loop()
             self._cache.start()
             self._running = asyncio.create_task(self._run())
 
@@ -248,28 +263,8 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _decoded(self, request: Request, sources: list[DecodedSource]) -> None:
-        """Called by the threads that decode, or by the loop if there is nothing to decode."""
-        assert self._loop is not None
-        if threading.get_ident() == self._loop_thread:
-            self._accept(request, sources)
-        else:
-            self._loop.call_soon_threadsafe(self._accept, request, sources)
-
-    def _accept(self, request: Request, sources: Sequence[DecodedSource]) -> None:
-        """All images of a request are decoded; a stream exists from its first one that could be."""
-        stream = request.stream
-        if stream.is_new and self._streams.is_coming(stream) and request.is_waiting:
-            if all(source.error is not None for source in sources):
-                self._refuse(request, sources)
-                return
-            self._streams.accept(stream)
-            self._cache.request(stream)
-        self._scheduler.decoded(request, sources)
-
-    def _refuse(self, request: Request, sources: Sequence[DecodedSource]) -> None:
+    def _refuse(self, request: Request, errors: Mapping[int, str]) -> None:
         """Answer a request without one image, for a stream that does not exist."""
-        errors = {place: source.error or "" for place, source in enumerate(sources)}
         self._scheduler.withdraw(request)
         self._counters.requests += 1
         self._counters.undecodable += len(errors)
@@ -293,9 +288,7 @@ class Engine:
 
     async def _run(self) -> None:
         while batch := await self._scheduler.next_batch():
-            self._decoding.answering()
             self._begin_task(self._answer(batch))
-            del batch  # which would keep the memory of its images until the next one comes
 
     async def _answer(self, batch: Sequence[Request]) -> None:
         """Compute the answers for a batch, send them, and save what was learned."""
@@ -338,16 +331,15 @@ class Engine:
         named = [ZERO_SHOT_LABEL, *range(LABEL, rows.shape[1], 2)]
         assert numbers.probabilities is not None
         found: list[Answers] = []
-        place = sources = taken = 0  # among those with pixels, all images, and all answers
-        for request in part.requests:
-            errors: dict[int, str] = {}
+        place = taken = 0  # among those with pixels, and all answers
+        for request, images in zip(part.requests, part.images, strict=True):
+            errors = dict(images.errors)
             own = slice(place, place)
-            for n, source in enumerate(part.sources[sources : sources + len(request)]):
-                if source.error is not None:
-                    errors[n] = source.error
+            for n, key in enumerate(request.keys):
+                if n in images.errors:
                     continue
                 if own.stop in numbers.errors:
-                    errors[n] = f"{source.key} {numbers.errors[own.stop]}"
+                    errors[n] = f"{key} {numbers.errors[own.stop]}"
                 own = slice(place, own.stop + 1)
             chosen = numbers.rows[own][good[own]] if numbers.errors else numbers.rows[own]
             chances = numbers.probabilities[own]
@@ -367,7 +359,7 @@ class Engine:
                     computed_ms,
                 )
             )
-            place, sources, taken = own.stop, sources + len(request), taken + len(chosen)
+            place, taken = own.stop, taken + len(chosen)
         return found
 
     def _note(self, part: Part, rows: NDArray[np.float64], fallbacks: int) -> None:
@@ -380,7 +372,7 @@ class Engine:
             images=facts.images + len(rows),
             changed=facts.changed + int(changed.sum()),
             fallbacks=facts.fallbacks + fallbacks,
-            errors=facts.errors + len(part.sources) - len(rows),
+            errors=facts.errors + sum(map(len, part.requests)) - len(rows),
         )
         loaded.recent.add(rows)
         if loaded.recent.images.maxlen and changed.any():
@@ -390,10 +382,11 @@ class Engine:
         """Make thumbnails of images whose label changed."""
         assert part.numbers is not None
         recent, results = part.loaded.recent, part.loaded.answers.results(part.keys, part.numbers).results
-        shown = (source.pixels for source in part.sources if source.error is None)
-        for result, pixels in zip(results, shown, strict=True):
-            if result.changed and pixels is not None:
+        shown = [(images, place) for images in part.images for place, size in enumerate(images.sizes) if size]
+        for result, (images, place) in zip(results, shown, strict=True):
+            if result.changed:
                 assert self._loop is not None
+                pixels = images.image(place)  # its memory is another request's soon
                 made = self._loop.run_in_executor(self._thumbnails, _changed_image, result, pixels)
                 self._begin_task(_added(made, recent.images.appendleft))
 
@@ -472,7 +465,7 @@ class Engine:
         await self._running
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await asyncio.to_thread(self._decoding.close)
+        await self._decoding.close()
         await self._cache.close()
         self._computing.close()
         self._thumbnails.shutdown()
@@ -480,8 +473,8 @@ class Engine:
 
 
 def _changed_image(result: Result, pixels: NDArray[np.uint8]) -> ChangedImage:
-    """A thumbnail of an image ``(3, H, W)`` whose label changed."""
-    thumbnail = small_jpeg(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))), _THUMBNAIL)
+    """A thumbnail of an image ``(H, W, 3)`` whose label changed."""
+    thumbnail = small_jpeg(Image.fromarray(pixels), _THUMBNAIL)
     known = result.label, result.probability, result.zero_shot_label, result.zero_shot_probability
     return ChangedImage(result.key, *known, time.time(), thumbnail)  # type: ignore[arg-type]
 
@@ -497,32 +490,14 @@ def _checked_timeout(timeout: float) -> float:
         raise InvalidRequestError(str(error)) from None
 
 
-def _decoding(
-    settings: EngineSettings,
-    decoder: Decoder,
-    device: torch.device,
-    regions: Sequence[SharedRegion],
-    done: Callable[[Request, list[DecodedSource]], None],
-) -> tuple[DecodingThreads, PixelRows]:
-    """What decodes, and the memory that it decodes into."""
-    processes, ahead = settings.processes_for(device), _BATCHES_AHEAD * settings.max_batch
-    most = settings.decoding.max_pixels
-    if not processes:
-        rows = PixelRows(decoder.preprocess, device, max_batch=settings.max_batch, max_pixels=most)
-        decoders: list[GroupDecoder] = [InThread(decoder) for _ in range(settings.decoding_threads)]
-        return DecodingThreads(decoders, rows, 1, ahead, done), rows
-    # for what is ahead, the request beyond that, and what is being answered
-    images = ahead + (1 + _BATCHES_ANSWERED) * settings.max_batch
-    height, width = decoder.preprocess.size
-    shared = [SharedRegion(2 * images * 3 * max(height * width, MOST_PIXELS))]  # twice: there may be gaps
-    if device.type == "cuda":  # images are rarely as large as they may be: a quarter is enough for most
-        pinned = pinned_region(min(_MOST_PINNED, shared[0].size // 4), device)
-        shared = [*filter(None, [pinned]), *shared]
-    lenders = [Lender(region) for region in shared]
-    rows = PixelRows(decoder.preprocess, device, lenders, max_batch=settings.max_batch, max_pixels=most)
-    known = SharedRegions([*shared, *regions])
-    decoders = [InProcess(decoder, known) for _ in range(processes)]
-    return DecodingThreads(decoders, rows, FILES_PER_MESSAGE, ahead, done), rows
+def _check_kinds(images: Sequence[SentImage]) -> None:
+    for image in images:
+        data = image.data
+        is_array = isinstance(data, np.ndarray) and data.dtype == np.uint8
+        if not (is_array or isinstance(data, bytes)):  # a path, above all, is never opened
+            raise InvalidRequestError(
+                f"image {image.key!r} must be bytes or an array of uint8, got {type(data).__name__}"
+            )
 
 
 def _served_model(

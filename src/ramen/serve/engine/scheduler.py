@@ -16,15 +16,13 @@ from contextlib import asynccontextmanager, suppress
 
 from ramen.client.operations import (
     DeadlineExceededError,
-    SentImage,
     ServerOverloadedError,
     StoppingError,
     StreamAnswer,
 )
-from ramen.predict.decoding import DecodedSource
-from ramen.serve.engine.pixel_rows import PixelGroup
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import Stream
+from ramen.serve.pixels import DecodedImages
 
 _SHARE = 2  # what a stream may have waiting, as a multiple of the room that is left
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most
@@ -35,17 +33,14 @@ class Request:
 
     Args:
         stream: The stream they belong to.
-        images: In the order of their answers.
+        keys: The clients' names of the images, in the order of their answers.
+        nbytes: Of the images, as they were sent.
         timeout: Seconds after which nobody wants the answers any more; None if that never happens.
         reply: The answers, one per image, in order.
 
     Attributes:
-        images: As they were sent; gone as soon as the request is answered or withdrawn.
-        keys: The clients' names of the images.
-        nbytes: Of the images, as they were sent.
         arrived: When it was created, on the monotonic clock.
-        decoded: The pixels of each image, or why there are none; None until all of them are decoded.
-        pixels: Those of all images that could be decoded; empty until then.
+        decoded: The images; None until all of them are decoded, and once it is answered or withdrawn.
         is_waiting: Whether it is still to be begun; False if it is being answered, or gone.
         timer: Withdraws it when it is too late to begin.
     """
@@ -53,25 +48,20 @@ class Request:
     def __init__(
         self,
         stream: Stream,
-        images: Sequence[SentImage],
+        keys: Sequence[str],
+        nbytes: int,
         timeout: float | None,
         reply: "asyncio.Future[Sequence[StreamAnswer]]",
     ) -> None:
-        self.stream, self.images, self.timeout, self.reply = stream, tuple(images), timeout, reply
-        self.keys = tuple(image.key for image in images)
-        self.nbytes = sum(image.nbytes for image in images)
+        self.stream, self.keys, self.nbytes = stream, tuple(keys), nbytes
+        self.timeout, self.reply = timeout, reply
         self.arrived = time.monotonic()
-        self.decoded: Sequence[DecodedSource] | None = None
-        self.pixels: Sequence[PixelGroup] = ()
+        self.decoded: DecodedImages | None = None
         self.is_waiting = True
         self.timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def forget_images(self) -> None:
-        """Nobody needs them here any more: whoever does, has them."""
-        self.images, self.decoded, self.pixels = (), None, ()
 
     def fail(self, error: Exception) -> None:
         """Tell whoever still waits for the answers."""
@@ -165,13 +155,11 @@ class Scheduler:
             counted.images += sign * len(request)
             counted.nbytes += sign * request.nbytes
 
-    def decoded(self, request: Request, sources: Sequence[DecodedSource]) -> None:
+    def decoded(self, request: Request, images: DecodedImages) -> None:
         """All images of a request are decoded."""
         if request.is_waiting:
-            request.decoded = sources
+            request.decoded = images
             self._changed.set()
-        else:
-            request.forget_images()
 
     def loaded(self) -> None:
         """Some stream can be answered now."""
@@ -222,7 +210,7 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         self._count(request, -1)
-        request.forget_images()
+        request.decoded = None  # whoever needs them has them
         self._changed.set()
 
     # -- out, in batches ----------------------------------------------------------------------------

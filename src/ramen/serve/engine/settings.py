@@ -1,6 +1,5 @@
 """How an engine batches, how much may wait, and how much streams may keep."""
 
-import os
 from dataclasses import dataclass, field
 
 import torch
@@ -9,7 +8,6 @@ from ramen.images.decoding import DecodingSettings
 from ramen.utils import checks
 
 _MIB = 2**20
-_OTHER_CORES = 4  # that decoding leaves to everything else
 _POSITIVE = (
     "max_batch",
     "max_queue_images",
@@ -17,7 +15,6 @@ _POSITIVE = (
     "streams_budget",
     "stream_memory",
     "max_streams",
-    "decoding_threads",
 )
 
 
@@ -46,10 +43,6 @@ class EngineSettings:
             sent; not if ``save_every`` has each batch wait until the last one is on the disk. By default on a
             GPU.
         decoding: What may be decoded, and how.
-        decoding_threads: How many images are decoded at a time; by default one per core.
-        decoding_processes: How many processes decode files, in place of threads, for a model that is faster
-            than threads can decode; 0 for none. By default none for a model on a CPU, and on a GPU all cores
-            but four, if there are at least eight.
     """
 
     max_batch: int = 32
@@ -66,26 +59,15 @@ class EngineSettings:
     keep_changed: int = 0
     overlap: bool | None = None
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
-    decoding_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
-    decoding_processes: int | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             checks.integer(name, getattr(self, name), 1)
         checks.integer("keep_changed", self.keep_changed, 0)
         checks.number("max_delay_ms", self.max_delay_ms, 0)
-        if self.decoding_processes is not None:
-            checks.integer("decoding_processes", self.decoding_processes, 0)
         checks.flag("invariant", self.invariant)
         checks.flag("create_on_use", self.create_on_use)
 
     def overlaps_on(self, device: torch.device) -> bool:
         """Whether batches for a model on ``device`` may overlap."""
         return device.type == "cuda" if self.overlap is None else self.overlap
-
-    def processes_for(self, device: torch.device) -> int:
-        """How many processes decode files for a model on ``device``."""
-        if self.decoding_processes is not None:
-            return self.decoding_processes
-        cores = os.cpu_count() or 1
-        return cores - _OTHER_CORES if device.type == "cuda" and cores >= 2 * _OTHER_CORES else 0

@@ -152,7 +152,6 @@ class Stream:
         recovered: What had to be repaired when it was last read, in words.
         serial: Names the stream with its classes, for the ids of answers.
         unwritten: Whether its facts have changed since they were written.
-        usual_size: Height and width of its images, as far as these are resized on the device.
         images: That wait or are being answered; the scheduler's, like the rest.
         nbytes: Of these.
         in_flight: Batches that it is in.
@@ -166,7 +165,6 @@ class Stream:
         self.loaded: LoadedStream | None = None
         self.gone = self.unwritten = False
         self.recovered: str | None = None
-        self.usual_size: tuple[int, int] | None = None
         self.serial = next(_serials)
         self.images = self.nbytes = self.in_flight = self.wanted = 0
         self.held = False
