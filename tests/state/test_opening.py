@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from ramen.state import open_store
-from ramen.state import store as module
 from tests.state.streams import assert_same_state, batches, make, results, run
 
 FLIPS = 1000 if os.environ.get("RAMEN_SLOW_TESTS") else 40
@@ -17,16 +16,13 @@ FLIPS = 1000 if os.environ.get("RAMEN_SLOW_TESTS") else 40
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A store of several segments, and every entry that was ever in it: number to its row."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(module, "_LEAST_LIMIT", 2**17)
     folder, method, entries = tmp_path_factory.mktemp("written"), make(), {}
     store = open_store(folder, method)
-    for batch in batches(200):
+    for batch in batches(400):
         method.predict(batch)
         store.save(results(len(batch), method.images_seen))
         entries |= rows(method.state_dict())
     store.close()
-    patch.undo()
     assert len(list(folder.glob("segment-*.log"))) == 2  # one that was tidied, and what came since
     return folder, method.state_dict(), entries
 

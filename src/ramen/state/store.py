@@ -11,7 +11,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,9 +78,12 @@ class SaveTimes:
         every: After each "batch", after that many images, or after so many seconds, such as "10s".
         spread: Whether to shorten each pause at random: stores of streams that are answered together would
             otherwise be written together, again and again, and hold up a batch all at once.
+        clock: The time in seconds.
     """
 
-    def __init__(self, every: int | str, *, spread: bool = False) -> None:
+    def __init__(
+        self, every: int | str, *, spread: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._images, self._seconds = 1, 0.0
         if isinstance(every, str):
             found = re.fullmatch(r"(\d+(?:\.\d+)?) ?s", every)
@@ -92,7 +95,8 @@ class SaveTimes:
         else:
             self._images = checks.integer("save_every", every, 1)
         self._spread = _SPREAD if spread else 0.0
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self.ended()
         self._took = 0.0
 
@@ -109,15 +113,15 @@ class SaveTimes:
             patient: The whole state has to be written: then no more often than costs a twentieth of the time.
         """
         pause = max(self._pause, _PATIENCE * self._took if patient else 0.0)
-        return images >= self._images and time.monotonic() - self._last >= pause
+        return images >= self._images and self._clock() - self._last >= pause
 
     def started(self) -> None:
         """Writing begins."""
-        self._started = time.monotonic()
+        self._started = self._clock()
 
     def ended(self) -> None:
         """It was written."""
-        self._last = time.monotonic()
+        self._last = self._clock()
         self._took = self._last - self._started
         self._pause = self._seconds * (1 - self._spread * random.random())
 
