@@ -76,7 +76,7 @@ def make_page(found: Collection, *, title: str = "Results") -> str:
     return pages.render(
         "experiments/page.html.j2",
         title=title,
-        summary=_summary(found),
+        **_summary(found),
         sections=[{"id": anchor, "title": name, "parts": parts} for anchor, name, parts in sections if parts],
     )
 
@@ -205,15 +205,14 @@ def _data_title(name: str) -> str:
         return name
 
 
-def _summary(found: Collection) -> str:
+def _summary(found: Collection) -> dict[str, Any]:
+    """How much there is, and the commits that made it."""
     experiments = [one["experiment"] for one in found.results]
-    counts = {"run": len(experiments)}
-    for name in ("method", "data", "model", "seed"):
-        counts[name.replace("data", "data set")] = len({one[name] for one in experiments})
-    words = ", ".join(f"{number:,} {what}{'s'[: number != 1]}" for what, number in counts.items())
-    commits = {str(run["provenance"].get("commit"))[:12] for run in found.results if "provenance" in run}
-    made = f" Commit {', '.join(sorted(commits - {'None'}))}." if commits - {"None"} else ""
-    return f"{words}.{made} Click a column's head to sort, or a name to see its settings."
+    names = {"method": "method", "data": "data set", "model": "model", "seed": "seed"}
+    counts = {what: len({one[name] for one in experiments}) for name, what in names.items()}
+    commits = {one["provenance"].get("commit") for one in found.results if "provenance" in one}
+    known = sorted(str(commit)[:12] for commit in commits if commit)
+    return {"counts": {"run": len(experiments), **counts}, "commits": known}
 
 
 # -- parts --------------------------------------------------------------------------------------------------
@@ -224,19 +223,17 @@ def _table(table: Table, anchor: str, title: str | None = None) -> Part:
     return {"table": table, "id": anchor, "title": title or table.title}
 
 
-def _figure(figure: Figure, alt: str, caption: str | None = None) -> Part:
-    """A figure within the page; as a separate image, so that ids do not clash."""
-    return {"svg": base64.b64encode(page_svg(figure).encode()).decode(), "alt": alt, "caption": caption}
+def _figure(kind: str, drawn: Figure, where: str, **facts: Any) -> Part:
+    """A figure, as a separate image, so that ids do not clash; the template has its words."""
+    svg = base64.b64encode(page_svg(drawn).encode()).decode()
+    return {"figure": kind, "svg": svg, "where": where, **facts}
 
 
 def _setting_parts(setting: Setting) -> Iterator[Part]:
     rows, where, anchor = setting.rows, setting.name, setting.anchor
     images = rows.firsts[0]["scores"]["images"]
     seeds = sorted({seed for one in rows.seeds for seed in one})
-    yield {
-        "text": f"{sum(images.values()):,} images of {len(images)} domain{'s'[: len(images) != 1]}, "
-        f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}; {_details(setting.experiment)}."
-    }
+    yield {"setting": _details(setting.experiment), "images": images, "seeds": seeds}
     yield _table(_accuracy(rows), f"{anchor}-accuracy", "Accuracy, %")
     labels = rows.facts("label")
     plain = rows.only([row for row in range(len(rows)) if labels[row] is None] or range(len(rows)))
@@ -250,7 +247,7 @@ def _setting_parts(setting: Setting) -> Iterator[Part]:
     if len(plain) > 1:
         points = zip(plain.over("cost.ms_an_image"), plain.over("scores.average"), strict=True)
         drawn = figures.cost_dots(dict(zip(plain.names, points, strict=True)), title="Accuracy against time")
-        yield _figure(drawn, f"Accuracy against milliseconds per image for each method, {where}")
+        yield _figure("cost", drawn, where)
     yield from _compositions(plain, where)
     variants = [row for row in range(len(rows)) if rows.names[row] not in plain.names]
     more = list(_compositions(rows.only(variants), where)) if variants else []
@@ -337,7 +334,7 @@ def _pairs(settings: Sequence[Setting]) -> Iterator[Part]:
             if title not in lines
         }
         drawn = figures.grouped_bars(bars, lines, title=f"Single and mixed domains: {where}")
-        yield _figure(drawn, f"Accuracy of {len(bars)} methods on single and on mixed domains, {where}")
+        yield _figure("pair", drawn, where, methods=len(bars))
         columns = [Column("Method", titles, WORDS)]
         columns += [
             tables.score_column(one, kind.capitalize(), "scores.average") for kind, one in rows.items()
@@ -359,7 +356,7 @@ def _sweep_parts(settings: Sequence[Setting]) -> Iterator[Part]:
     found = [(one.name, sweep) for one in settings for sweep in one.sweeps]
     for number, (where, sweep) in enumerate(found, start=1):
         name = paper.title(sweep.method)
-        yield _figure(figures.sweep_figure(sweep), f"Accuracy of {name} by {sweep.parameter}, {where}")
+        yield _figure("sweep", figures.sweep_figure(sweep), where, method=name, by=sweep.parameter)
         yield _table(tables.sweep_table(sweep), f"sweep-{number}", f"{name}: {sweep.parameter}, {where}")
 
 
@@ -391,15 +388,14 @@ def _gains(rows: Rows, where: str) -> Part:
     ]
     by_name = dict(zip(rows.names, zip(*gains, strict=True), strict=True))
     figure = figures.gain_map(domains, by_name, title="Points above zero-shot on each domain")
-    caption = "Blue: better than the same classifier without adaptation on the same images. Orange: worse."
-    return _figure(figure, f"Points above zero-shot of {len(rows)} methods by domain, {where}", caption)
+    return _figure("gains", figure, where, methods=len(rows))
 
 
 def _changes(rows: Rows, where: str) -> Part:
     shares = [rows.over(tables.change_shares(rows, kind)) for kind in ("repaired", "broken")]
     changes = dict(zip(rows.names, zip(*shares, strict=True), strict=True))
     figure = figures.change_bars(changes, title="Answers repaired and broken, compared with zero-shot")
-    return _figure(figure, f"Shares of repaired and broken answers of each method, {where}")
+    return _figure("changes", figure, where)
 
 
 def _reliability(rows: Rows, where: str) -> Iterator[Part]:
@@ -413,29 +409,19 @@ def _reliability(rows: Rows, where: str) -> Iterator[Part]:
                 for same in zip(*bins, strict=False)
             ]
     if series:
-        caption = (
-            "Images in 15 bins of equally many, by confidence. On the dashed line a method is as often right "
-            "as it is sure; below it, it is too sure."
-        )
         figure = figures.reliability_diagram(series, title="Accuracy by confidence")
-        yield _figure(figure, f"Accuracy by confidence of {', '.join(series)}, {where}", caption)
+        yield _figure("reliability", figure, where, methods=list(series))
 
 
 def _stages(rows: Rows, where: str) -> Part:
     """Time per stage, without reading: whoever runs first reads from the disk."""
     images = np.array([max(1, first["cost"]["images"]) for first in rows.firsts])
     times = tables.stage_seconds(rows).mul(1000 / images, axis="index")
-    caption = None
-    if "read" in times:
-        reading = times.pop("read")
-        took = " to ".join(dict.fromkeys(f"{time:.3g}" for time in (reading.min(), reading.max())))
-        caption = (
-            f"Without reading, which is not the method's: it took {took} ms per image, from a disk the first "
-            "time and from memory later."
-        )
+    reading = times.pop("read") if "read" in times else None
+    took = [] if reading is None else [f"{time:.3g}" for time in (reading.min(), reading.max())]
     stages = {name: times.loc[row].dropna().to_dict() for row, name in enumerate(rows.names)}
     figure = figures.stage_bars(stages, title="Time per stage")
-    return _figure(figure, f"Milliseconds per image by stage for each method, {where}", caption)
+    return _figure("stages", figure, where, reading=list(dict.fromkeys(took)))
 
 
 def _compositions(rows: Rows, where: str) -> Iterator[Part]:
@@ -452,12 +438,7 @@ def _compositions(rows: Rows, where: str) -> Iterator[Part]:
             title=f"Domains of the support of {name}",
         )
         weighted = fmean(one["same_domain_weighted"] for one in found)
-        caption = (
-            "Each row is a domain of test images and adds up to 100 %. The mean of the diagonal weights all "
-            f"domains equally; weighted by images it is {weighted:.1f} %. Chance is the share of the same "
-            "domain among random images of the stream."
-        )
-        yield _figure(figure, f"Shares of support by domain for {name}, {where}", caption)
+        yield _figure("composition", figure, where, method=name, weighted=weighted)
 
 
 # -- the settings of every number ---------------------------------------------------------------------------
