@@ -10,7 +10,6 @@ from ramen.experiments.render import (
     WORDS,
     Column,
     Table,
-    as_text,
     choose_format,
     csv_text,
     latex,
@@ -68,19 +67,6 @@ def test_a_narrow_terminal_loses_the_gap_first_and_then_gets_the_columns_in_part
         "Above 5 % & below.\n"
         "\n"
     )
-
-
-def test_parts_are_of_even_size() -> None:
-    heads = ["M", *(letter * 4 for letter in "abcdef")]
-    table = Table.of_texts("T", heads, [["x", *"111111"]])
-    room = width(table, 0) - 1  # enough for four columns of six
-    starts = [line.split() for line in printed(table, width=room).splitlines() if line.startswith("M")]
-    assert starts == [["M", "aaaa", "bbbb", "cccc"], ["M", "dddd", "eeee", "ffff"]]
-
-
-def test_a_note_is_said_once() -> None:
-    assert printed(SMALL, SMALL, width=60).count("Above 5 %") == 1
-    assert markdown(SMALL, SMALL).count("Above 5 %") == 1
 
 
 def test_styles_in_a_colour_terminal() -> None:
@@ -142,11 +128,6 @@ def test_best_and_second_best_are_those_that_are_printed() -> None:
     assert r"\underline{2.0}" in latex(RANKED)
 
 
-def test_a_mean_has_its_deviation_if_it_has_one() -> None:
-    column = Column("x", [1.234, -0.004, None], "+z.1f", [0.5, None, None])
-    assert [column.text(row) for row in range(3)] == ["+1.2 ± 0.5", "+0.0", ""]
-
-
 def test_columns_must_fit_and_empty_ones_are_left_out() -> None:
     with pytest.raises(ValueError, match="column 'b' has 1 values, not 2"):
         Table("T", (Column("a", [1, 2]), Column("b", [1])))
@@ -167,12 +148,6 @@ def test_format_by_name_or_by_the_files_ending(tmp_path) -> None:
         choose_format(None, tmp_path / "t.docx")
     with pytest.raises(ValueError, match="--format"):
         choose_format("html", None)
-
-
-def test_files_are_written_as_they_are(tmp_path) -> None:
-    write([SMALL], "csv", tmp_path / "new" / "t.csv")
-    assert (tmp_path / "new" / "t.csv").read_bytes().startswith(b"method,value,more\r\ntent")
-    assert "\x1b" not in as_text([SMALL], "rich")
 
 
 def test_tables_that_do_not_fit_come_last(capsys, monkeypatch) -> None:

@@ -52,14 +52,6 @@ def test_nothing_left_is_an_error_that_names_what_was_wrong(tmp_path) -> None:
         collect([tmp_path / "nowhere"])
 
 
-def test_other_kinds_are_kept_apart(tmp_path) -> None:
-    write_result(tmp_path / "study.json", {"kind": "similarity", "bins": [1.0]})
-    write_result(tmp_path / "run.json", sample_result())
-    found = collect([tmp_path])
-    assert [one["kind"] for one in found.results] == ["run"]
-    assert [one["kind"] for one in found.others] == ["similarity"]
-
-
 def test_of_two_runs_of_one_experiment_the_newer_counts(tmp_path) -> None:
     old, new = sample_result(average=50.0), sample_result(average=60.0)
     new["provenance"]["finished"] = "2026-01-02T00:00:00+00:00"
