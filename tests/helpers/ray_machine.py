@@ -59,15 +59,15 @@ def _free_port() -> int:
         return port
 
 
-def small_request(state: Path, *, tokens: Path | None = None, **settings: Any) -> ServeRequest:
-    """A service of the small classifier; ``run_application`` loads it."""
+def small_request(state: Path, **settings: Any) -> ServeRequest:
+    """A service of the small classifier."""
     return ServeRequest(
         classes=testing.small_classifier().classes,
         model="small",
         parameters=PARAMETERS,
-        no_auth=tokens is None,
+        no_auth=True,
         engine=EngineSettings(**{**SETTINGS, "state": str(state), **settings}),
-        http=HttpSettings(tokens=tokens),
+        http=HttpSettings(),
     )
 
 
@@ -76,25 +76,12 @@ def run_application(
     *,
     replicas: int = 2,
     load: Callable[[], ZeroShotClassifier] | None = testing.small_classifier,
-) -> Any:
-    """Run a service on the Ray that is there; returns a handle of its replicas."""
+) -> list[Any]:
+    """Run a service on the Ray that is there; returns what asks its engines."""
     from ray import serve
 
-    from ramen.serve.on_ray.app import NAME, application
-    from ramen.serve.on_ray.scaling import Scaling
+    from ramen.serve.on_ray import NAME, RayShard, Scaling, application, engine_name
 
     scaling = Scaling(replicas=replicas, cpus_per_replica=0.5)
-    serve.run(application(request, scaling, load), name=NAME, route_prefix="/", external_scaler_enabled=True)
-    return serve.get_deployment_handle("streams", NAME)
-
-
-def scale(replicas: int) -> None:
-    """Change how many replicas there are, as autoscaling does."""
-    import ray
-    from ray.serve._private.api import _get_global_client
-    from ray.serve._private.common import DeploymentID
-
-    from ramen.serve.on_ray.app import NAME
-
-    controller = _get_global_client()._controller
-    ray.get(controller.update_deployment_replicas.remote(DeploymentID("streams", NAME), replicas))
+    serve.run(application(request, scaling, load), name=NAME, route_prefix="/")
+    return [RayShard(serve.get_deployment_handle(engine_name(n), NAME)) for n in range(replicas)]

@@ -17,6 +17,7 @@ from ramen.client.result import Result
 
 STREAM_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _QUOTED = 80  # characters of a wrong name that a message repeats
+RETRY_AFTER = 2.0  # seconds: about what an engine that has ended takes to come back
 Reply = TypeVar("Reply")
 Record = TypeVar("Record")
 
@@ -92,12 +93,6 @@ class ConflictError(ServerError):
     """It contradicts what is there: a stream with other classes, for example."""
 
     status, code, nothing_done = 409, "stream_exists", True
-
-
-class StreamElsewhereError(ConflictError):
-    """Another process holds the state of this stream."""
-
-    code = "stream_elsewhere"
 
 
 class RefusedImageError(ServerError):
@@ -408,6 +403,29 @@ class EngineStatistics:
     parked: int  # how many times a stream was put to disk
     store_failures: int  # how many times a state could not be written
 
+    COUNTERS: ClassVar[tuple[str, ...]] = (
+        *("images", "requests", "batches", "changed", "fallbacks", "undecodable", "overloaded", "expired"),
+        *("cancelled", "parked", "store_failures"),
+    )
+
+    @classmethod
+    def merged(cls, reports: Sequence["EngineStatistics"]) -> "EngineStatistics":
+        """Several engines as one; percentiles cannot be added up, and are those of the slowest."""
+        busy = [(one.images_per_second, one.mean_batch) for one in reports if one.mean_batch]
+        batches = sum(images / mean for images, mean in busy)
+        others: dict[str, Any] = {
+            "latency_ms": _longest([one.latency_ms for one in reports]),
+            "compute_ms": _longest([one.compute_ms for one in reports]),
+            "mean_batch": sum(images for images, _ in busy) / batches if batches else None,
+        }
+        names = {field.name for field in fields(cls)} - others.keys()
+        return cls(**others, **{name: sum(getattr(one, name) for one in reports) for name in names})
+
+
+def _longest(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = {name for report in reports for name in report}
+    return {name: max(report[name] for report in reports if name in report) for name in sorted(names)}
+
 
 @dataclass(frozen=True)
 class StreamsPage:
@@ -477,6 +495,17 @@ class Operation(Generic[Reply]):
             if value is not None and f"{{{name}}}" not in path
         }
 
+    def merged(self, replies: Sequence[Reply | None]) -> Reply:
+        """What several engines reply, each of which has a part of the streams.
+
+        Args:
+            replies: None for an engine that cannot be reached.
+        """
+        for reply in replies:
+            if reply is not None:
+                return reply
+        raise ServerUnavailableError("no engine can be reached at the moment", RETRY_AFTER)
+
 
 BY_NAME: dict[str, type[Operation[Any]]] = {}  # all operations
 
@@ -514,6 +543,14 @@ class ListStreams(Operation[list[StreamInfo]]):
     after: str = ""
     limit: int = 100
     prefix: str = ""
+
+    def merged(self, replies: Sequence[list[StreamInfo] | None]) -> list[StreamInfo]:
+        """The first ones of all; an error if some cannot be known."""
+        known = [reply for reply in replies if reply is not None]
+        if len(known) < len(replies):
+            message = "some of the streams cannot be listed at the moment: the engine that has them is gone"
+            raise ServerUnavailableError(message, RETRY_AFTER)
+        return sorted((info for reply in known for info in reply), key=lambda info: info.name)[: self.limit]
 
 
 @dataclass(frozen=True)
@@ -590,6 +627,10 @@ class GetStatistics(Operation[EngineStatistics]):
     name, scopes, http = "statistics", ("metrics", "manage"), ("GET", "/v1/statistics")
     reply, errors, repeatable = EngineStatistics, (), True
 
+    def merged(self, replies: Sequence[EngineStatistics | None]) -> EngineStatistics:
+        """Those of the engines that can be reached."""
+        return EngineStatistics.merged([reply for reply in replies if reply is not None])
+
 
 @dataclass(frozen=True)
 class GetModel(Operation[ServedModel]):
@@ -604,6 +645,10 @@ class IsReady(Operation[bool]):
     """Whether images can be answered now."""
 
     name, scopes, http, errors, repeatable = "ready", None, ("GET", "/readyz"), (503,), True
+
+    def merged(self, replies: Sequence[bool | None]) -> bool:
+        """Whether one of them is: images for the others wait."""
+        return any(replies)
 
 
 def operation_from(name: object, values: Mapping[str, Any]) -> Operation[Any]:

@@ -111,15 +111,13 @@ def serve(
         str, typer.Option(help="Format of the log on standard error: json or text.")
     ] = "json",
     ray: Annotated[
-        bool, typer.Option("--ray", help="Serve with Ray Serve: several replicas that share the streams.")
+        bool, typer.Option("--ray", help="Serve with Ray Serve: several engines, each with its own streams.")
     ] = False,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: processes that compute. Default: 1.")
-    ] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="With --ray: engines. Default: 1.")] = None,
     min_replicas: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: the fewest, if their number follows the load.")
+        int | None, typer.Option(hidden=True, help="Refused: the number of engines is --replicas.")
     ] = None,
-    max_replicas: Annotated[int | None, typer.Option(min=1, help="With --ray: the most.")] = None,
+    max_replicas: Annotated[int | None, typer.Option(hidden=True, help="Likewise.")] = None,
     gpus_per_replica: Annotated[
         float | None,
         typer.Option(min=0, help="With --ray: GPUs of each; several may share one. Default: 1 if available."),
@@ -150,11 +148,11 @@ def serve(
         workers = http_processes if workers is None else workers
         if ray and workers is not None:
             raise ValueError("--workers is not for --ray, which has HTTP proxies of its own")
-        run = _runner(
-            ray,
-            {"replicas": replicas, "min_replicas": min_replicas, "max_replicas": max_replicas}
-            | {"gpus_per_replica": gpus_per_replica},
-        )
+        if min_replicas is not None or max_replicas is not None:
+            from ramen.serve.shards import NO_AUTOSCALING
+
+            raise ValueError(NO_AUTOSCALING)
+        run = _runner(ray, {"replicas": replicas, "gpus_per_replica": gpus_per_replica})
         request = make_request(
             {
                 "model": model and full_name(model),
@@ -232,7 +230,7 @@ def make_request(
 
 
 def _runner(on_ray: bool, scaling: dict[str, Any]) -> "Callable[[ServeRequest, Announce], None]":
-    """What serves: one engine in this process, or replicas of it.
+    """What serves: one engine in this process, or several on Ray.
 
     Args:
         on_ray: Whether ``--ray`` was given.
@@ -242,7 +240,7 @@ def _runner(on_ray: bool, scaling: dict[str, Any]) -> "Callable[[ServeRequest, A
     if on_ray:
         if importlib.util.find_spec("ray") is None:
             raise ImportError("ramen serve --ray needs Ray: pip install 'ramen-tta[ray]'")
-        from ramen.serve.on_ray.run import serve_on_ray
+        from ramen.serve.on_ray import serve_on_ray
 
         return partial(serve_on_ray, scaling=given)
     if given:

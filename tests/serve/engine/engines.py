@@ -22,7 +22,12 @@ def engine(
 
 
 def loop_engine(
-    clf: ramen.ZeroShotClassifier, *, method: str = "ramen", parameters: Any = None, **settings: Any
+    clf: ramen.ZeroShotClassifier,
+    *,
+    method: str = "ramen",
+    parameters: Any = None,
+    shard: tuple[int, int] = (0, 1),
+    **settings: Any,
 ) -> Engine:
     """One for the event loop that calls it."""
     given = PARAMETERS if parameters is None and method == "ramen" else parameters
@@ -31,6 +36,7 @@ def loop_engine(
         EngineSettings(**{"max_batch": 8, "max_delay_ms": 1.0, **settings}),
         method=method,
         parameters=given,
+        shard=shard,
     )
 
 

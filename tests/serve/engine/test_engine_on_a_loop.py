@@ -104,7 +104,7 @@ def test_what_is_being_answered_when_time_is_up_is_answered(clf) -> None:
 def test_images_of_a_caller_that_goes_away_are_dropped(clf, stream: str) -> None:
     async def work(where: Engine) -> None:
         await does(where).create_stream("a")
-        async with where._scheduler.held(await where._streams.for_images(stream)):
+        async with where._scheduler.held(where._streams.for_images(stream)):
             asking = asyncio.ensure_future(does(where).classify(stream, sent(1)))
             while not (await does(where).statistics()).waiting_images:
                 await asyncio.sleep(0.01)

@@ -1,9 +1,11 @@
 """Streams that do not fit into memory go to disk, and come back as if they had always been there."""
 
 import itertools
+import os
 import tempfile
 import threading
 import time
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,14 @@ from ramen.client.operations import (
     InvalidRequestError,
     NoSuchStreamError,
     SentImage,
-    StreamElsewhereError,
+    ServerUnavailableError,
 )
+from ramen.state import open_store
+from ramen.utils.files import LockedError
 from tests.helpers.photos import encoded, photo
 from tests.helpers.sent_images import sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
-from tests.serve.engine.engines import PATIENCE, ask, engine
+from tests.serve.engine.engines import PATIENCE, ask, engine, make
 from tests.state.streams import assert_same_state
 
 ONE_STREAM = 1  # a budget that no stream fits into: then there is one at a time
@@ -41,7 +45,7 @@ def state(where, name: str) -> dict:
     engine = where.engine
 
     async def loaded() -> dict:
-        stream = await engine._streams.find(name)
+        stream = engine._streams.find(name)
         async with engine._scheduler.held(stream):
             return (await engine._cache.load(stream)).method.state_dict()
 
@@ -142,27 +146,24 @@ def test_restarted_engines_continue_where_they_were_closed(clf, tmp_path: Path) 
     assert len({answer.id for answer in found}) == len(found)
 
 
-def test_a_stream_that_another_process_holds(clf, tmp_path: Path) -> None:
-    with engine(clf, state=str(tmp_path)) as one, engine(clf, state=str(tmp_path)) as other:
+def test_a_state_folder_has_one_owner(clf, tmp_path: Path) -> None:
+    with engine(clf, state=str(tmp_path)) as one:
         ask(one, "a", 1)
-        with pytest.raises(StreamElsewhereError, match="'a' is in use: process"):
-            ask(other, "a", 2)
-        with pytest.raises(StreamElsewhereError):
-            other.reset("a")
-        ask(other, "b", 1)
-        one.close()
+        with pytest.raises(LockedError, match=rf"process {os.getpid()} .*{tmp_path}"):
+            engine(clf, state=str(tmp_path))
+    with engine(clf, state=str(tmp_path)) as other:
         assert ask(other, "a", 2)[0].result.state_version == 2
 
 
-def test_classes_that_another_process_has_set_are_seen(clf, tmp_path: Path) -> None:
-    with engine(clf, state=str(tmp_path)) as one, engine(clf, state=str(tmp_path)) as other:
-        ask(one, "a", 1)
-        one.close()
-        ask(other, "a", 1)
-        other.set_classes("a", ["cat", "dog"])
-        other.close()
-        with engine(clf, state=str(tmp_path)) as third:
-            assert ask(third, "a", 2)[0].result.label in ("cat", "dog")
+def test_a_stream_that_another_program_uses(clf, tmp_path: Path) -> None:
+    folder = tmp_path / "streams" / "a"
+    with engine(clf, state=str(tmp_path)) as where:
+        with (
+            closing(open_store(folder, make(clf))),
+            pytest.raises(ServerUnavailableError, match="'a' is in use: process"),
+        ):
+            ask(where, "a", 2)
+        assert ask(where, "a", 2)[0].result.state_version == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "facts", "all"])
@@ -298,22 +299,6 @@ def test_the_number_of_streams_is_limited(clf) -> None:
                 attempt()
         where.delete("a")
         assert ask(where, "c", 1)
-
-
-def test_streams_of_other_processes_are_listed(clf, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ramen.serve.engine.streams._LOOK_EVERY", 0.0)
-    with (
-        engine(clf, state=str(tmp_path)) as one,
-        engine(clf, state=str(tmp_path), create_on_use=False) as other,
-    ):
-        ask(one, "a", 1)
-        ask(one, "b", 1)
-        assert [info.name for info in other.streams()] == ["a", "b"]
-        one.delete("a")
-        assert [info.name for info in other.streams()] == ["b"]
-        ask(one, "c", 1)
-        one.close()
-        assert ask(other, "c", 2)[0].result.state_version == 2
 
 
 def test_few_stores_are_open_at_a_time(clf, monkeypatch) -> None:

@@ -16,7 +16,6 @@ from ramen.client.operations import (
     NoSuchStreamError,
     ServerOverloadedError,
     StoppingError,
-    StreamElsewhereError,
 )
 from ramen.serve.http.app import create_app
 from ramen.serve.http.settings import HttpSettings
@@ -210,7 +209,6 @@ def test_bad_queries(client: AppClient, query: str) -> None:
     [
         (InvalidRequestError("no"), 422, "invalid"),
         (NoSuchStreamError("no"), 404, "unknown_stream"),
-        (StreamElsewhereError("no"), 409, "stream_elsewhere"),
         (StoppingError("no"), 503, "stopping"),
         (RuntimeError("secret"), 500, "internal"),
     ],

@@ -70,6 +70,7 @@ class Engine:
         name: Of the model.
         method: The name of the method that adapts.
         parameters: Of the method.
+        shard: Which of how many engines of a service this is; each has a part of the streams.
 
     Attributes:
         model: What is served.
@@ -86,8 +87,10 @@ class Engine:
         name: str = "model",
         method: str = "ramen",
         parameters: Mapping[str, Any] | None = None,
+        shard: tuple[int, int] = (0, 1),
     ) -> None:
         self.settings = settings = settings or EngineSettings()
+        self._folders = folders = StreamFolders(settings.state, shard)
         overlapping = SaveTimes(settings.save_every).by_clock and settings.overlaps_on(classifier.device)
         self._failures = FailureLog()
         methods = StreamMethods(classifier, method, parameters or {}, settings.stream_memory)
@@ -96,7 +99,6 @@ class Engine:
         self._scheduler = Scheduler(
             settings, self._rates.recent_rate, self._rates.usual_step_seconds, overlapping=overlapping
         )
-        self._folders = folders = StreamFolders(settings.state)
         self._cache = StreamCache(settings, self._scheduler, folders, methods, self._failures)
         self._streams = Streams(settings, self._scheduler, folders, self._cache, methods, self._ids)
         preprocess, limits = classifier.preprocess, settings.decoding
@@ -171,7 +173,7 @@ class Engine:
         self._check_room(len(keys), nbytes)
         if timeout is not None:
             timeout = _checked_timeout(timeout)
-        found = self._streams.known(stream) or await self._streams.for_images(stream)
+        found = self._streams.known(stream) or self._streams.for_images(stream)
         assert self._loop is not None
         request = Request(found, keys, nbytes, timeout, self._loop.create_future())
         request.reply.add_done_callback(lambda _: self._streams.forget_unused(found))
@@ -180,7 +182,7 @@ class Engine:
         except Exception:
             self._streams.forget_unused(found)
             raise
-        if found.loaded is None and not found.is_new:
+        if found.loaded is None and not self._streams.is_coming(found):
             self._cache.request(found)
         return request
 
@@ -198,16 +200,6 @@ class Engine:
     def cancel(self, request: Request) -> None:
         """Nobody wants the answers of a request any more."""
         self._scheduler.cancel(request)
-
-    async def release(self, stream: str) -> None:
-        """Leave a stream to other processes; see ``Streams.release``."""
-        self._start()
-        await asyncio.shield(self._begin_task(self._streams.release(stream)))
-
-    def is_loaded(self, stream: str) -> bool:
-        """Whether a stream is in memory."""
-        found = self._streams.known(stream)
-        return found is not None and found.loaded is not None
 
     async def refusal(self, stream: str, images: int, nbytes: int) -> ServerOverloadedError | None:
         """Why so much would be refused now; None if it may be taken, or the disk would have to be asked.

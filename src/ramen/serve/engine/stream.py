@@ -8,19 +8,20 @@ import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ramen.client.operations import FeedbackCounts, InvalidRequestError, check_stream_name
+from ramen.client.operations import FeedbackCounts
 from ramen.methods import Method
 from ramen.predict.answers import BatchAnswers
+from ramen.serve.engine.state_folder import STREAMS, owned, stream_names
 from ramen.serve.engine.statistics import RecentAnswers
 from ramen.state import StateStore, classes_in, local_folder
 from ramen.utils.files import TemporaryFolder, atomic_write, make_folder
 
-_STREAMS = "streams"
 _FACTS = "stream.json"
 _LONGEST_FACTS = 2**26  # bytes
 _MOST_OPEN = 4096  # stores: each has a file for its lock
@@ -191,30 +192,34 @@ class StreamFolders:
     """One folder per stream, with the state of its method and its facts; for the threads of the disk.
 
     Args:
-        state: The folder of all; None for a temporary one, which ``close`` removes.
+        state: The folder of a service, which this process alone uses; None for a temporary one, which
+            ``close`` removes.
+        shard: Which of how many engines of the service this one is.
 
     Attributes:
         most_open: How many stores may be open at a time.
-        shared: Whether other processes may use the folder too.
+
+    Raises:
+        LockedError: Another process uses the folder.
     """
 
-    def __init__(self, state: str | None) -> None:
-        self.shared = state is not None
-        self._temporary = None
-        if state is None:
-            self._temporary = TemporaryFolder("ramen-streams-")
-            self._root = self._temporary.path
-            for left in self._temporary.left:
-                _log.info("removed %s, which a service without --state had left when it was killed", left)
-        else:
-            self._root = local_folder(state, "state")
-        self._folder = self._root / _STREAMS
-        make_folder(self._folder)
+    def __init__(self, state: str | None, shard: tuple[int, int] = (0, 1)) -> None:
+        with ExitStack() as stack:
+            if state is None:
+                temporary = stack.enter_context(closing(TemporaryFolder("ramen-streams-")))
+                for left in temporary.left:
+                    _log.info("removed %s, which a service without --state had left when it was killed", left)
+                self._root = temporary.path
+            else:
+                self._root = stack.enter_context(owned(local_folder(state, "state"), *shard))
+            self._folder = self._root / STREAMS
+            make_folder(self._folder)
+            self._stack = stack.pop_all()
         self.most_open = min(_MOST_OPEN, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
     def names(self) -> list[str]:
         """Of all streams."""
-        return sorted(path.name for path in self._folder.iterdir() if _is_name(path.name))
+        return stream_names(self._root)
 
     def location(self, name: str) -> Path:
         """Where the store of a stream is."""
@@ -260,14 +265,5 @@ class StreamFolders:
         shutil.rmtree(self.location(name), ignore_errors=True)
 
     def close(self) -> None:
-        """Remove a temporary folder."""
-        if self._temporary is not None:
-            self._temporary.close()
-
-
-def _is_name(name: str) -> bool:
-    try:
-        check_stream_name(name)
-    except InvalidRequestError:
-        return False
-    return True
+        """Leave the folder to others, or remove a temporary one."""
+        self._stack.close()

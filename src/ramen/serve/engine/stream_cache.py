@@ -20,7 +20,7 @@ from ramen.client.operations import (
     InvalidRequestError,
     NoSuchStreamError,
     ServerError,
-    StreamElsewhereError,
+    ServerUnavailableError,
 )
 from ramen.methods import Method
 from ramen.methods._registry import create, describe
@@ -39,7 +39,6 @@ _WRITERS = 4  # threads that write states
 _PAUSE = 0.1  # seconds between looks for a stream that can be evicted
 _SAVE_PAUSE = 0.2  # seconds between looks for states that are to be written
 _FACTS_EVERY = 10.0  # seconds
-_ATTEMPTS = 3  # to load a stream that another process is changing
 _CLASS_LISTS = 256  # of which classifiers are kept
 
 _log = logging.getLogger("ramen")
@@ -212,24 +211,18 @@ class StreamCache:
             raise unknown_stream(stream.name)
         if stream.loaded is not None:
             return stream.loaded
-        for _ in range(_ATTEMPTS):
-            facts = await self.current_facts(stream)
-            recipe = await self._methods.recipe_of(facts.classes)
-            method = await self.disk(self._methods.create, recipe)
-            async with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
-                store, now, error = await self.disk(self._open, stream, facts, method)
-            if error is not None:
-                self._fail("a stream starts without its state, and nothing is kept", error)
-            if now is None or now.classes == facts.classes:
-                return self._enter(stream, method, store)
-            stream.facts = now
-            if store is not None:
-                await self.disk(store.close)
-        raise StreamElsewhereError(f"another process is changing stream {stream.name!r}")
+        facts = await self.facts_of(stream)
+        recipe = await self._methods.recipe_of(facts.classes)
+        method = await self.disk(self._methods.create, recipe)
+        async with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
+            store, error = await self.disk(self._open, stream, facts, method)
+        if error is not None:
+            self._fail("a stream starts without its state, and nothing is kept", error)
+        return self._enter(stream, method, store)
 
-    async def current_facts(self, stream: Stream) -> StreamFacts:
-        """What is stored, unless it is older than what is known."""
-        if stream.facts is None or not (stream.is_new or stream.unwritten):
+    async def facts_of(self, stream: Stream) -> StreamFacts:
+        """What is known of a stream; read when it is first asked for."""
+        if stream.facts is None:
             self.read(stream, *await self.disk(self._folders.read, stream.name))
         assert stream.facts is not None
         return stream.facts
@@ -246,24 +239,20 @@ class StreamCache:
 
     def _open(
         self, stream: Stream, facts: StreamFacts, method: Method
-    ) -> tuple[StateStore | None, StreamFacts | None, Exception | None]:
-        """The store of a stream, whose state the method takes over, or why the disk cannot be used.
-
-        Also what is stored of the stream: another process may have changed it before it left the lock.
-        """
+    ) -> tuple[StateStore | None, Exception | None]:
+        """The store of a stream, whose state the method takes over, or why the disk cannot be used."""
         location, every = self._folders.location(stream.name), self._settings.save_every
         try:
             if stream.is_new:
                 self._folders.write(stream.name, facts)
-            store = open_store(location, method, save_every=every, writers=self._writers)
-            return store, None if stream.is_new else self._folders.read(stream.name)[0], None
+            return open_store(location, method, save_every=every, writers=self._writers), None
         except LockedError as error:
-            raise StreamElsewhereError(f"stream {stream.name!r} is in use: {error}") from None
+            raise ServerUnavailableError(f"stream {stream.name!r} is in use: {error}") from None
         except ForeignStateError as error:
             raise InvalidRequestError(f"stream {stream.name!r} cannot be used: {error}") from None
         except Exception as error:  # each kind of file system has errors of its own
             method.reset()
-            return None, None, error
+            return None, error
 
     def _enter(self, stream: Stream, method: Method, store: StateStore | None) -> LoadedStream:
         facts, seen = stream.facts or StreamFacts(), method.images_seen

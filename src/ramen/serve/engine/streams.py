@@ -1,8 +1,6 @@
 """Streams as their owners see them: create, list, inspect, reset, delete; their classes and true labels."""
 
-import asyncio
 import bisect
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,7 +10,6 @@ from ramen.client.operations import (
     InvalidRequestError,
     StoppingError,
     StreamActivity,
-    StreamElsewhereError,
     StreamInfo,
     check_stream_name,
     quoted,
@@ -24,7 +21,6 @@ from ramen.serve.engine.statistics import AnswerIds
 from ramen.serve.engine.stream import Stream, StreamFacts, StreamFolders
 from ramen.serve.engine.stream_cache import StreamCache, StreamMethods, unknown_stream
 
-_LOOK_EVERY = 1.0  # seconds
 _MOST_CLASSES = 10_000
 _LONGEST_CLASS = 200  # characters
 
@@ -58,8 +54,6 @@ class Streams:
         self._sorted = folders.names()
         self._streams = {name: Stream(name) for name in self._sorted}
         self._coming: dict[str, Stream] = {}  # that do not exist yet, though requests for them wait
-        self._lookups: dict[str, asyncio.Task[None]] = {}
-        self._looked = time.monotonic()
         self.stopping = False
 
     def __len__(self) -> int:
@@ -71,10 +65,10 @@ class Streams:
         """The stream of that name, if it is known without a look at the disk."""
         return self._streams.get(name) or self._coming.get(name)
 
-    async def for_images(self, name: str) -> Stream:
+    def for_images(self, name: str) -> Stream:
         """The stream that images belong to; a new one exists as soon as ``accept`` is called."""
         self._check_name(name)
-        known = self.known(name) or await self._stored(name)
+        known = self.known(name)
         if known is not None:
             return known
         if not self._settings.create_on_use:
@@ -98,13 +92,12 @@ class Streams:
             stream.gone = True
             del self._coming[stream.name]
 
-    async def find(self, name: str) -> Stream:
+    def find(self, name: str) -> Stream:
         """The stream of that name; NoSuchStreamError if there is none."""
         self._check_name(name)
-        found = self._streams.get(name) or await self._stored(name)
-        if found is None or name in self._coming:
+        if name not in self._streams:
             raise unknown_stream(name)
-        return found
+        return self._streams[name]
 
     def _check_name(self, name: str) -> None:
         self._check_running()
@@ -132,39 +125,10 @@ class Streams:
             del self._streams[stream.name]
             self._sorted.remove(stream.name)
 
-    async def _stored(self, name: str) -> Stream | None:
-        """A stream that another process has created; all who ask are answered in their order."""
-        if not self._folders.shared:
-            return None
-        if name not in self._lookups:
-            task = self._lookups[name] = asyncio.create_task(self._look_up(name))
-            task.add_done_callback(lambda _: self._lookups.pop(name, None))
-        await asyncio.shield(self._lookups[name])
-        return self.known(name)
-
-    async def _look_up(self, name: str) -> None:
-        facts, damage = await self._cache.disk(self._folders.read, name)
-        if facts is not None and self.known(name) is None:
-            self._cache.read(self._add(Stream(name)), facts, damage)
-
-    async def _look_again(self) -> None:
-        """Learn of streams that other processes have created or deleted."""
-        now = time.monotonic()
-        if not self._folders.shared or now - self._looked < _LOOK_EVERY:
-            return
-        self._looked = now
-        stored = set(await self._cache.disk(self._folders.names))
-        for name in stored - self._streams.keys() - self._coming.keys():
-            self._add(Stream(name))
-        for name in self._streams.keys() - stored:
-            stream = self._streams[name]
-            if stream.loaded is None and not stream.is_new:
-                self._discard(stream)
-
     @asynccontextmanager
     async def _held(self, name: str) -> AsyncIterator[Stream]:
         """A block in which nobody else uses the stream of that name."""
-        stream = await self.find(name)
+        stream = self.find(name)
         async with self._scheduler.held(stream):
             if stream.gone:  # it was deleted meanwhile
                 raise unknown_stream(name)
@@ -181,7 +145,7 @@ class Streams:
         self._check_name(name)
         own = None if classes is None else self._methods.own_classes(check_class_names(classes))
         await self._methods.recipe_of(own)  # before anything is written: these classes may be impossible
-        known = self.known(name) or await self._stored(name)
+        known = self.known(name)
         is_new = known is None or name in self._coming
         if known is None:
             self._check_number()
@@ -191,7 +155,7 @@ class Streams:
             is_new = is_new and stream.is_new and stream.facts is None
             if is_new:
                 stream.facts = StreamFacts(classes=own)
-            facts = await self._cache.current_facts(stream)
+            facts = await self._cache.facts_of(stream)
             if classes is not None and facts.classes != own:
                 raise ConflictError(
                     f"there is a stream {name!r} already, and it has other classes: set its classes"
@@ -209,7 +173,6 @@ class Streams:
     async def streams(self, after: str = "", limit: int = 100, prefix: str = "") -> list[StreamInfo]:
         """Streams by name, those behind ``after`` that begin with ``prefix``, at most ``limit``."""
         self._check_running()
-        await self._look_again()
         start = max(bisect.bisect_right(self._sorted, after), bisect.bisect_left(self._sorted, prefix))
         names = [name for name in self._sorted[start : start + limit] if name.startswith(prefix)]
         return await self._infos([self._streams[name] for name in names])
@@ -229,14 +192,14 @@ class Streams:
 
     async def stream(self, name: str) -> StreamInfo:
         """One stream."""
-        return await self._told(await self.find(name))
+        return await self._told(self.find(name))
 
     async def _told(self, stream: Stream) -> StreamInfo:
         return (await self._infos([stream]))[0]
 
     async def activity(self, name: str) -> StreamActivity:
         """What happened in a stream lately; nothing if it is not in memory."""
-        loaded = (await self.find(name)).loaded
+        loaded = self.find(name).loaded
         return StreamActivity(None, None, None, (), ()) if loaded is None else loaded.recent.activity()
 
     async def reset(self, name: str) -> StreamInfo:
@@ -245,12 +208,12 @@ class Streams:
             try:
                 loaded = await self._cache.load(stream)
             except InvalidRequestError:  # its state is damaged, or of something else
-                facts = await self._cache.current_facts(stream)
+                facts = await self._cache.facts_of(stream)
                 await self._cache.replace_state(stream, facts.forgotten())
                 loaded = await self._cache.load(stream)
             await self._cache.disk(loaded.method.reset)
             loaded.recent.clear()
-            facts = await self._cache.current_facts(stream)
+            facts = await self._cache.facts_of(stream)
             self._forget_answers(stream)
             stream.set_facts(facts.forgotten())
             stream.recovered = None
@@ -274,33 +237,13 @@ class Streams:
         self._scheduler.fail_all(stream, unknown_stream(name))
         self._ids.forget(stream.serial)
 
-    async def release(self, name: str) -> None:
-        """Leave a stream to other processes: its state is written, its lock released.
-
-        Nothing happens if it is not known here. What waits for it gets a StreamElsewhereError. When it is
-        asked for again, it is loaded as another process has left it; one that was deleted is forgotten.
-        """
-        stream = self._streams.get(check_stream_name(name))
-        if stream is None:
-            return
-        async with self._scheduler.held(stream):
-            if stream.gone:
-                return
-            await self._cache.evict(stream)
-            self._forget_answers(stream)
-            stored, _ = await self._cache.disk(self._folders.read, name)
-            if not stream.is_new and stored is None:
-                self._discard(stream)
-        error = StreamElsewhereError(f"stream {stream.name!r} is left to another process")
-        self._scheduler.fail_all(stream, error)
-
     async def set_classes(self, name: str, classes: Sequence[str]) -> StreamInfo:
         """Give a stream other classes; what it learned with the old ones is forgotten."""
-        await self.find(name)
+        self.find(name)
         own = self._methods.own_classes(check_class_names(classes))
         await self._methods.recipe_of(own)  # before anything is forgotten: these classes may be impossible
         async with self._held(name) as stream:
-            facts = await self._cache.current_facts(stream)
+            facts = await self._cache.facts_of(stream)
             if facts.classes != own:
                 changed = StreamFacts(classes=own, created=facts.created, last_used=facts.last_used)
                 await self._cache.replace_state(stream, changed)
@@ -310,7 +253,7 @@ class Streams:
 
     async def feedback(self, name: str, labels: Sequence[Sequence[str]]) -> FeedbackCounts:
         """Take true labels, as pairs of an answer's id and a class; returns the stream's counts."""
-        stream = await self.find(name)
+        stream = self.find(name)
         if stream.facts is None:
             await self._read_facts([stream])
         assert stream.facts is not None
