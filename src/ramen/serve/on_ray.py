@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -37,15 +36,11 @@ from ray.serve.exceptions import BackPressureError, RayServeException, ReplicaUn
 from ray.serve.handle import DeploymentHandle
 
 from ramen.client.operations import (
-    RETRY_AFTER,
-    AnswerLostError,
-    DeadlineExceededError,
     FailedError,
     Operation,
     Reply,
     ServerError,
     ServerOverloadedError,
-    ServerUnavailableError,
     StoppingError,
 )
 from ramen.data.drawings.shapes import OBJECTS
@@ -54,20 +49,18 @@ from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.names import TINY, full_name, load_classifier, may_bring_classes, recorded_name
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.engine.state_folder import when_free
 from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.server import bind, url_of
 from ramen.serve.http.settings import HttpSettings
 from ramen.serve.serve_run import ServeRequest
-from ramen.serve.shards import NO_AUTOSCALING, Shards
+from ramen.serve.shards import NO_AUTOSCALING, Shard, Shards, lost, unavailable
 from ramen.utils import checks
-from ramen.utils.files import LockedError
 from ramen.utils.signals import stop_on_signals
 
 NAME = "ramen"
 _DROPPED = ("min_replicas", "max_replicas")  # of version 0.2
-_PATIENCE = 30.0  # seconds that a request without a timeout waits for its engine
 _GRACE = 30.0  # seconds beyond its deadline that an answer is waited for: it may be being computed
-_PAUSE = 0.1  # seconds between looks for an engine that stops, or for a folder that is still in use
 _HEALTH_PERIOD = 5.0  # seconds: an engine that has ended is started again after at most that
 _STOPPING = 60.0  # seconds that an engine has to answer what it has accepted, and to write its states
 _FRONT_CPUS = 1  # for what Ray itself runs
@@ -118,16 +111,10 @@ class RayEngine:
         self, load: Callable[[], ZeroShotClassifier], request: ServeRequest, shard: tuple[int, int]
     ) -> None:
         load_plugins(request.imports)
-        name, classifier, until = recorded_name(request.model), load(), time.monotonic() + 2 * _STOPPING
+        classifier, name = load(), recorded_name(request.model)
         make = partial(Engine, name=name, method=request.method, parameters=request.parameters, shard=shard)
-        while True:
-            try:
-                self._engine = make(classifier, request.engine)
-                break
-            except LockedError:  # the engine whose place this one takes is still writing its states
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_PAUSE)
+        # the engine whose place this one takes may still be writing its states
+        self._engine = when_free(lambda: make(classifier, request.engine), 2 * _STOPPING)
         self._closing: asyncio.Future[None] | None = None
         _log.info("engine %d of %d serves %s on %s", shard[0] + 1, shard[1], name, classifier.device)
 
@@ -153,11 +140,8 @@ class RayEngine:
 # -- in the HTTP application --------------------------------------------------------------------------
 
 
-class RayShard:
+class RayShard(Shard):
     """One engine, asked through Ray.
-
-    A request that the engine has refused, or that was never sent, is tried again until its time is up. One
-    that was sent to an engine that ended before it answered is not: it may have been learned from.
 
     Args:
         handle: The deployment of the engine.
@@ -166,36 +150,16 @@ class RayShard:
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle.options(method_name="call")
 
-    async def call(self, operation: Operation[Reply]) -> Reply:
-        """Wait until the engine is there, and ask it."""
-        clock, timeout = asyncio.get_running_loop().time, getattr(operation, "timeout", None)
-        until = clock() + (_PATIENCE if timeout is None else timeout)
-        while True:
-            if timeout is not None:
-                left = until - clock()
-                if left <= 0:
-                    raise DeadlineExceededError("the request was not answered in time; nothing was learned")
-                operation = replace(operation, timeout=left)  # type: ignore[call-arg]
-            outcome = await self._send(operation, until)
-            if not isinstance(outcome, StoppingError):
-                break
-            if clock() + _PAUSE > until:
-                raise _unavailable()
-            await asyncio.sleep(_PAUSE)
-        if isinstance(outcome, ServerError):
-            raise outcome
-        reply: Reply = outcome
-        return reply
-
-    async def _send(self, operation: Operation[Any], until: float) -> Any:
+    async def send(self, operation: Operation[Reply], until: float) -> Reply:
+        """Wait until the engine is there, and ask it once."""
         sent = False
         try:
             async with asyncio.timeout_at(until) as limit, self._handle.choose_replica() as chosen:
                 sent = True
                 limit.reschedule(until + _GRACE)
-                return await _answer(self._handle.dispatch(chosen, operation))
+                outcome = await _answer(self._handle.dispatch(chosen, operation))
         except ReplicaUnavailableError:  # it had gone before anything was sent
-            return StoppingError("the engine is being stopped")
+            raise StoppingError("the engine is being stopped") from None
         except BackPressureError as error:
             message = "too many requests are waiting for an engine"
             raise ServerOverloadedError(message, error.retry_after_s or 1.0) from error
@@ -203,28 +167,11 @@ class RayShard:
             _log.error("an engine failed on %r: %s", operation.name, error)
             raise FailedError("the request could not be answered") from error
         except (TimeoutError, RayError, RayServeException) as error:
-            if not sent:
-                raise _unavailable() from error
-            raise AnswerLostError(
-                "the engine that worked on the request ended, or could not be reached, before it answered: "
-                "the request may have been carried out, or not"
-            ) from error
-
-    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
-        """Never known here: engines decide."""
-        return None
-
-    def count_refusal(self) -> None:
-        """Engines count."""
-
-    async def close(self) -> None:
-        """Do nothing: the engine stays, for other processes."""
-
-
-def _unavailable() -> ServerUnavailableError:
-    return ServerUnavailableError(
-        "the engine of this stream is not there at the moment; nothing was learned", RETRY_AFTER
-    )
+            raise (lost() if sent else unavailable()) from error
+        if isinstance(outcome, ServerError):
+            raise outcome
+        reply: Reply = outcome
+        return reply
 
 
 async def _answer(response: Any) -> Any:

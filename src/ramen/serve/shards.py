@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from ramen.client.operations import (
+    RETRY_AFTER,
+    AnswerLostError,
+    DeadlineExceededError,
     EngineStatistics,
     GetModel,
     GetStatistics,
@@ -16,6 +20,7 @@ from ramen.client.operations import (
     ServedModel,
     ServerError,
     ServerUnavailableError,
+    StoppingError,
 )
 from ramen.serve.engine.state_folder import shard_of
 from ramen.serve.http.metrics import RequestFigures
@@ -24,25 +29,69 @@ NO_AUTOSCALING = (
     "the number of engines does not follow the load any more: give replicas in place of min_replicas and "
     "max_replicas; to change it, start the service again, and streams move"
 )
+_PATIENCE = 30.0  # seconds that a request without a timeout waits for its engine
+_PAUSE = 0.1  # seconds between looks for an engine that stops
 _REPORT_TIMEOUT = 5.0  # seconds that each engine has to answer what all are asked
 
 _log = logging.getLogger("ramen")
 
 
-class Shard(Protocol):
+class Shard(ABC):
     """An engine in another process, which comes back if it ends."""
 
     async def call(self, operation: Operation[Reply]) -> Reply:
-        """Wait until it is there, and ask it; ServerUnavailableError if that takes too long."""
+        """Ask it, as soon as it is there; ServerUnavailableError if that takes too long.
+
+        What it has refused, or was never sent, is sent again. What was sent to an engine that ended before it
+        answered is not: it may have been learned from.
+        """
+        clock, timeout = asyncio.get_running_loop().time, getattr(operation, "timeout", None)
+        until = clock() + (_PATIENCE if timeout is None else timeout)
+        while True:
+            if timeout is not None:
+                left = until - clock()
+                if left <= 0:
+                    raise DeadlineExceededError("the request was not answered in time; nothing was learned")
+                operation = replace(operation, timeout=left)  # type: ignore[call-arg]
+            try:
+                return await self.send(operation, until)
+            except StoppingError:
+                if clock() + _PAUSE > until:
+                    raise unavailable() from None
+                await asyncio.sleep(_PAUSE)
+
+    @abstractmethod
+    async def send(self, operation: Operation[Reply], until: float) -> Reply:
+        """Ask it once; StoppingError if it takes nothing at the moment.
+
+        Args:
+            operation: What to do.
+            until: How long to wait for the engine, on the clock of the loop; for its answer a little longer.
+        """
 
     async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
-        """See ``Backend``."""
+        """See ``Backend``; never known before the engine is asked."""
+        return None
 
-    def count_refusal(self) -> None:
-        """See ``Backend``."""
+    def count_refusal(self) -> None:  # noqa: B027
+        """See ``Backend``; engines count."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Finish what was accepted, write all states, and stop, unless it goes on for others."""
+
+
+def unavailable() -> ServerUnavailableError:
+    """For a request that was not sent to its engine."""
+    message = "the engine of this stream is not there at the moment; nothing was learned"
+    return ServerUnavailableError(message, RETRY_AFTER)
+
+
+def lost() -> AnswerLostError:
+    """For a request that was sent to its engine."""
+    return AnswerLostError(
+        "the engine that worked on the request ended, or could not be reached, before it answered: "
+        "the request may have been carried out, or not"
+    )
 
 
 class Shards:
@@ -84,7 +133,8 @@ class Shards:
     async def _ask(self, shard: Shard, operation: Operation[Reply]) -> Reply | None:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT):
-                return await shard.call(operation)
+                until = asyncio.get_running_loop().time() + _REPORT_TIMEOUT
+                return await shard.send(operation, until)
         except (TimeoutError, ServerUnavailableError) as error:
             number = self._shards.index(shard) + 1
             _log.warning("engine %d does not answer to %r: %s", number, operation.name, error)

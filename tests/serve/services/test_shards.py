@@ -18,13 +18,13 @@ from ramen.client.operations import (
     ServerUnavailableError,
 )
 from ramen.serve.engine.state_folder import shard_of
-from ramen.serve.shards import Shards
+from ramen.serve.shards import Shard, Shards
 from tests.fakes.backends import MODEL, FakeBackend
 from tests.fakes.engine_reports import STATISTICS
 from tests.helpers.calls import does
 
 
-class FakeShard(FakeBackend):
+class FakeShard(FakeBackend, Shard):
     """Reports what it is told to, and may be gone."""
 
     def __init__(self) -> None:
@@ -33,13 +33,16 @@ class FakeShard(FakeBackend):
         self.report: EngineStatistics | None = None
 
     async def call(self, operation: Operation[Any]) -> Any:
+        return await self.send(operation, 0.0)
+
+    async def send(self, operation: Operation[Any], until: float) -> Any:
         if self.gone:
             raise ServerUnavailableError("gone")
         if self.report is not None and isinstance(operation, GetStatistics):
             return self.report
         if isinstance(operation, GetModel):
             return self.model
-        return await super().call(operation)
+        return await FakeBackend.call(self, operation)
 
 
 def run(work: Callable[[Shards, list[FakeShard]], Awaitable[None]], count: int = 2) -> None:

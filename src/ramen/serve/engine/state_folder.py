@@ -11,18 +11,22 @@ the streams, one rename each, so that it may be killed at any time.
 import logging
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeVar
 
 from ramen.client.operations import STREAM_PATTERN
-from ramen.utils.files import file_lock, make_folder
+from ramen.utils.files import LockedError, file_lock, make_folder
 
 STREAMS = "streams"
 _SHARDS = "shards"
 _LOCK = "lock"
 _OWNER = "serves the streams of this state folder"
+_PAUSE = 0.1  # seconds between looks whether a lock is free
+Value = TypeVar("Value")
 
 _log = logging.getLogger("ramen")
 
@@ -53,6 +57,18 @@ def owned(root: Path, shard: int = 0, shards: int = 1) -> Iterator[Path]:
             else:
                 own.enter_context(file_lock(folder / _LOCK, _OWNER))
         yield folder
+
+
+def when_free(make: Callable[[], Value], seconds: float) -> Value:
+    """The result of ``make``, as soon as nobody else has what it locks; LockedError if that takes longer."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return make()
+        except LockedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
 
 
 def stream_names(folder: Path) -> list[str]:
