@@ -40,7 +40,7 @@ OPTIONAL = {
 LITTLE_MEMORY = 2 * 2**30
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 NVIDIA = Path("/proc/driver/nvidia/version")
-EXPECTED_ACCURACY = 0.9  # on the drawings; normally at most one or two are wrong
+EXPECTED = 0.9  # on the drawings; normally at most one or two are wrong
 SLOW_MS = 25.0  # per image in the tiny model; one core normally needs one or two
 _SEED = (2026,)
 _MISMATCH = "torchvision::nms"  # the operator that torch misses if torchvision was built for another torch
@@ -96,16 +96,13 @@ def _required(distribution: str, oldest: str) -> Finding:
 
 
 def _does_not_load(distribution: str, version: str, error: Exception) -> Finding:
-    text = f"{version} does not load: "
     if distribution != "torchvision" and _MISMATCH not in str(error):
         advice = f"pip install --force-reinstall '{distribution}'"
-        return Finding(distribution, "problem", text + _brief(error), advice)
+        return Finding(distribution, "problem", f"{version} does not load: {_brief(error)}", advice)
     needs = importlib.metadata.requires("torchvision") if _installed("torchvision") else None
     found = (need.partition(";")[0].replace(" ", "") for need in needs or () if re.match(r"torch\b", need))
-    text += (
-        f"torchvision does not match torch ({_brief(error, 120)}); torchvision {_installed('torchvision')} "
-    )
-    text += f"was built for {next(found, 'another torch')}, installed is torch {_installed('torch')}"
+    text = f"{version} does not load: torchvision does not match torch ({_brief(error, 120)}); it was built "
+    text += f"for {next(found, 'another torch')}, installed is torch {_installed('torch')}"
     advice = "reinstall both together from the same index: pip install --force-reinstall torch torchvision"
     return Finding(distribution, "problem", text, advice)
 
@@ -133,8 +130,8 @@ def devices(driver: Path = NVIDIA) -> Iterator[Finding]:
         free, total = map(readable_bytes, torch.cuda.mem_get_info(index))
         yield Finding(f"cuda:{index}", "ok", f"{torch.cuda.get_device_name(index)}, {free} of {total} free")
     if not torch.cuda.device_count():
-        text = f"torch {torch.__version__} sees no device: everything runs on the CPU"
         advice = "there is an NVIDIA driver: install a CUDA build of torch that supports it, and check "
+        text = f"torch {torch.__version__} sees no device: everything runs on the CPU"
         yield _judged("cuda", text, driver.exists(), f"{advice}CUDA_VISIBLE_DEVICES")
 
 
@@ -142,11 +139,11 @@ def threads() -> Iterator[Finding]:
     import torch
 
     cores, count = available_cores(), torch.get_num_threads()
-    text = f"{count} threads on {cores} cores"
     given = {name: os.environ[name] for name in THREADS if name in os.environ}
-    text += f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
-    many = count > cores or any(value.isdigit() and int(value) > cores for value in given.values())
-    yield _judged("threads", text, many, f"more threads than cores are slow: set OMP_NUM_THREADS={cores}")
+    listed = f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
+    many = max(count, *(int(value) for value in given.values() if value.isdigit()), 0) > cores
+    advice = f"more threads than cores are slow: set OMP_NUM_THREADS={cores}"
+    yield _judged("threads", f"{count} threads on {cores} cores{listed}", many, advice)
 
 
 def memory() -> Iterator[Finding]:
@@ -175,10 +172,10 @@ def bfloat16() -> Iterator[Finding]:
         encoder = AffineEncoder(tower, dtype=name)
         milliseconds[name] = _milliseconds(partial(encoder, images), len(images))
     unit = bfloat16_unit()
-    text = "float32 on this CPU" if unit is None else f"bfloat16 for transformers on this CPU ({unit})"
+    chosen = "float32 on this CPU" if unit is None else f"bfloat16 for transformers on this CPU ({unit})"
     measured = ", ".join(f"{value:.1f} ms in {name}" for name, value in milliseconds.items())
-    text += f"; two blocks of a ViT-B/32 take {measured} per image"
     slower = unit is not None and milliseconds["bfloat16"] > milliseconds["float32"]
+    text = f"{chosen}; two blocks of a ViT-B/32 take {measured} per image"
     yield _judged("--dtype auto", text, slower, "bfloat16 is slower here: use --dtype float32")
 
 
@@ -191,14 +188,13 @@ def _milliseconds(call: Callable[[], object], images: int) -> float:
 
 def tiny_weights(folder: Path = _TINY) -> Iterator[Finding]:
     """Whether the weights of the tiny model are the ones that its model card describes."""
-    file, card = folder / "open_clip_model.safetensors", folder / "MODEL_CARD.md"
     try:
-        found = sha256(file.read_bytes()).hexdigest()
-        wrong = f"| SHA-256 | `{found}`" not in card.read_text(encoding="utf-8")
-        text = f"the sha256 of its weights is {found[:12]}" + (", not its model card's" if wrong else "")
+        found = sha256((folder / "open_clip_model.safetensors").read_bytes()).hexdigest()
+        card = (folder / "MODEL_CARD.md").read_text(encoding="utf-8")
+        wrong, text = f"| SHA-256 | `{found}`" not in card, f"the sha256 of its weights is {found[:12]}"
     except OSError as error:
         wrong, text = True, f"its weights cannot be read: {error}"
-    yield _judged("tiny model", text, wrong, f"reinstall {DISTRIBUTION}", "problem")
+    yield _judged("tiny model", text, wrong, f"not its model card's: reinstall {DISTRIBUTION}", "problem")
 
 
 def self_test() -> Iterator[Finding]:
@@ -216,21 +212,21 @@ def self_test() -> Iterator[Finding]:
     pixels = draw_images(names, [next(iter(TRAINED))] * len(names), _SEED).pixels
     images = classifier.preprocess(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     zero_shot, method = create("ensemble", classifier), create("ramen", classifier)
-    zero_shot_ms = _milliseconds(lambda: zero_shot.predict(images), len(names))
     correct = int((zero_shot.predict(images).labels == torch.arange(len(names))).sum())
-    wrong = correct < EXPECTED_ACCURACY * len(names)
-    text = f"{correct} of {len(names)} drawings are classified correctly"
+    text, wrong = (
+        f"{correct} of {len(names)} drawings are classified correctly",
+        correct < EXPECTED * len(names),
+    )
     yield _judged("zero-shot", text, wrong, _TRY_ANOTHER_TORCH, "problem")
-
     prediction = method.predict(images)
-    ramen_ms = _milliseconds(lambda: method.predict(images), len(names))
     refused = int(prediction.fallback.sum())
     infinite = bool(refused) or not prediction.logits.isfinite().all()
     text = f"adapts to a batch of {len(names)} images; {refused} were refused as infinite or NaN"
     yield _judged("ramen", text, infinite, _TRY_ANOTHER_TORCH, "problem")
-    text = f"{zero_shot_ms:.2f} ms per image with the tiny model, {ramen_ms:.2f} ms with Ramen, on the CPU"
+    ms = [_milliseconds(partial(one.predict, images), len(names)) for one in (zero_shot, method)]
+    text = f"{ms[0]:.2f} ms per image with the tiny model, {ms[1]:.2f} ms with Ramen, on the CPU"
     advice = "slow for such a small model: check the number of threads, and what else is running"
-    yield _judged("speed", text, zero_shot_ms > SLOW_MS, advice)
+    yield _judged("speed", text, ms[0] > SLOW_MS, advice)
 
 
 def model_check(name: str) -> Iterator[Finding]:
@@ -251,8 +247,8 @@ def model_check(name: str) -> Iterator[Finding]:
     # one entry for the same layer of all blocks: transformer.resblocks.*.ln_1
     layers = {piece.layer: re.sub(r"\b\d+\b", "*", piece.layer) for piece in encoder.layout}
     groups = ", ".join(f"{group} ({count})" for group, count in Counter(layers.values()).items())
-    counted = f"{len(layers)} norm layers with {len(encoder.base):,} parameters are adapted"
     size = "x".join(map(str, loaded.image_size or ("any",)))
+    counted = f"{len(layers)} norm layers with {len(encoder.base):,} parameters are adapted"
     yield Finding(name, "ok", f"{counted}: {groups}; {size} pixels")
     compilable = f'plain: {encoder.plain_reason}; fused="compile" would compile it'
     yield Finding("path", "ok", "fused" if encoder.fused else compilable)
@@ -268,8 +264,7 @@ CHECKS += (bfloat16, tiny_weights, self_test)
 def examine(model: str | None = None, checks: tuple[Check, ...] = CHECKS) -> Iterator[Finding]:
     """Yield the findings of all checks as they are made; a check that fails does not stop the others."""
     named: list[tuple[str, Check]] = [(check.__name__.replace("_", " "), check) for check in checks]
-    if model is not None:
-        named.append(("model", lambda: model_check(model)))
+    named += [] if model is None else [("model", partial(model_check, model))]
     for about, check in named:
         try:
             yield from check()
@@ -298,9 +293,9 @@ def doctor(
         findings.append(asdict(finding))
         counts[finding.level] += 1
         if not json_output:
-            mark = typer.style(f"{finding.level:8}", fg=_COLOURS[finding.level])
             advice = f"\n{'':8} -> {finding.advice}" if finding.advice else ""
-            typer.echo(f"{mark} {finding.about}: {finding.text}{advice}")
+            level = typer.style(f"{finding.level:8}", fg=_COLOURS[finding.level])
+            typer.echo(f"{level} {finding.about}: {finding.text}{advice}")
     summary = f"problems: {counts['problem']}, warnings: {counts['warning']}"
     typer.echo(json.dumps({**counts, "findings": findings}, indent=2) if json_output else summary)
     raise typer.Exit(1 if counts["problem"] else 0)
