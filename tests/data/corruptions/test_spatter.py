@@ -127,28 +127,6 @@ def test_spatter(recipe, severity):
         assert_close(result, as_bytes(x))
 
 
-@pytest.mark.parametrize("kind", ["drops", "noise", "stripes", "blank"])
-def test_edges_and_distances(kind):
-    """Images that show every branch: ties, borders, weak edges that hang on strong ones, no edge at all."""
-    rng = np.random.default_rng(8)
-    n = 24
-    image = {
-        "drops": np.where(plain_gaussian(rng.random((n, n)), 1) > 0.55, 190, 0),
-        "noise": np.rint(plain_gaussian(rng.random((n, n)) * 255, 1.2)).astype(int),
-        "stripes": np.add.outer(np.arange(n) * 9, np.arange(n) * 13) % 120,
-        "blank": np.full((n, n), 7),
-    }[kind].astype(np.int64)
-    edges = wet._edges(image[None])[0]
-    plain = plain_canny(image)
-    assert {tuple(map(int, place)) for place in np.argwhere(edges)} == plain
-    assert (kind == "blank") == (not plain)
-    distance = np.minimum(wet._distance(edges[None])[0] / 10_000, 20)
-    for y in range(n):
-        for x in range(n):
-            expected = min([plain_length(y - a, x - b) for a, b in plain] + [20])
-            assert distance[y, x] == pytest.approx(expected)
-
-
 def test_no_drop_leaves_the_image_unchanged():
     images = sample_images(2)
     nothing = wet.spatter(

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from ramen.data.streams import label_orders
 from ramen.data.streams.stream import make_stream
 from ramen.utils.draws import Draws
 from tests.data.streams.small_datasets import balanced, everything, pairs, runs
@@ -80,14 +79,6 @@ def test_correlated_follows_delta(delta):
     assert np.mean(lengths) == pytest.approx(200 * (delta + 1) / (10 * delta + 1), rel=0.1)
 
 
-def test_a_large_delta_with_shuffled_slots_is_uncorrelated():
-    labels = balanced(1, 10, 200)
-    loose = make_stream("correlated", labels, delta=1e6, within="shuffled").labels()
-    assert (loose[1:] == loose[:-1]).mean() == pytest.approx(0.1, abs=0.025)
-    tight = make_stream("correlated", labels, delta=0.01, within="shuffled").labels()
-    assert (tight[1:] == tight[:-1]).mean() > 0.3
-
-
 def test_correlated_domains():
     labels = balanced(3, 4, 25)
     successive = make_stream("correlated", labels, domains="successive")
@@ -131,24 +122,6 @@ def test_balanced_slots_against_a_plain_construction(seed):
     assert all(sum(map(len, slot)) >= 8 for slot in parts)
 
 
-def test_balanced_slots_get_about_their_share(monkeypatch):
-    """Without balance some slots are much larger than others; with it only the last class overflows one."""
-    sizes = {}
-    fill = label_orders._fill
-
-    def spy(*arguments):
-        contents = fill(*arguments)
-        sizes[arguments[3].balance] = [sum(map(len, content)) for content in contents]
-        return contents
-
-    monkeypatch.setattr(label_orders, "_fill", spy)
-    for balance in (False, True):
-        make_stream("correlated", balanced(1, 20, 50), 3, delta=0.1, balance=balance)
-    assert sum(sizes[True]) == sum(sizes[False]) == 1000
-    assert np.std(sizes[True]) < 0.7 * np.std(sizes[False])
-    assert max(sizes[True]) < 50 + 50  # less than its share before the last class, and at most one class
-
-
 def test_every_slot_gets_enough_or_it_is_refused():
     labels = balanced(1, 10, 20)
     for seed in range(5):
@@ -160,30 +133,12 @@ def test_every_slot_gets_enough_or_it_is_refused():
         make_stream("correlated", balanced(1, 2, 40), slots=40, at_least=2, delta=0.001)
 
 
-@pytest.mark.parametrize(("classes", "each", "slots"), [(130, 4, 130), (7, 40, 7)])
-def test_one_slot_per_class(classes, each, slots):
-    labels = balanced(1, classes, each)
-    named, counted = (make_stream("correlated", labels, slots=count) for count in ("classes", slots))
-    assert pairs(named) == pairs(counted)
-
-
 @pytest.mark.parametrize(("classes", "each", "slots"), [(10, 100, 7), (5, 200, 5), (10, 5, 1)])
 def test_slots_of_batches(classes, each, slots):
     """At most one per 128 images, at most one per class, at least one."""
     labels = balanced(1, classes, each)
     named, counted = (make_stream("correlated", labels, slots=count) for count in ("batches", slots))
     assert pairs(named) == pairs(counted)
-
-
-def test_the_readings_of_stata_are_ever_more_correlated():
-    labels = balanced(1, 20, 100)
-    same = {}
-    for name in ("mixed", "stata_low", "stata_medium", "stata_high", "stata_separate"):
-        drawn = [make_stream(name, labels, seed).labels() for seed in range(5)]
-        same[name] = np.mean([(one[1:] == one[:-1]).mean() for one in drawn])
-    assert list(same.values()) == sorted(same.values())
-    assert same["mixed"] == pytest.approx(1 / 20, abs=0.01)
-    assert same["stata_separate"] == pytest.approx(1980 / 1999)
 
 
 def test_by_class():

@@ -60,13 +60,6 @@ def test_gradual_rises_and_falls():
     assert disjoint.severity.tolist() == [1, 1, 2, 2, 3, 3, 2, 2, 1, 1, *[1, 1, 1, 2, 2, 3, 3, 2, 2, 1, 1]]
 
 
-def test_gradual_sorts_the_severities():
-    sets = {5: data([[0]]), 1: data([[0]]), 4: data([[0]])}
-    stream = make_stream("gradual", sets)
-    assert stream.severity.tolist() == [1, 4, 5, 4, 1]
-    assert stream.dataset is sets[1]
-
-
 def plain_rounds(labels, seed, rounds, repeated, reorder):
     """Domain and index of each image, one after the other."""
     draws = Draws(seed, "order")
@@ -117,20 +110,6 @@ def test_bursts_have_geometric_lengths():
     for size in (1, 2, 10):
         assert (lengths == size).mean() == pytest.approx((11 / 12) ** (size - 1) / 12, abs=0.01)
     assert (lengths > 30).mean() == pytest.approx((11 / 12) ** 30, abs=0.012)
-
-
-def test_bursts_of_one_image_never_repeat_a_domain():
-    domain = make_stream("bursty", [[0] * 300] * 5, length=1).domain
-    assert (runs(domain)[:-5] == 1).all()
-
-
-def test_bursts_use_all_domains_to_the_end():
-    """All domains shrink at the same rate: in the last tenth of the stream all of them still occur."""
-    stream = make_stream("bursty", [[0] * 4000, [0] * 4000, [0] * 2000], length=5)
-    tail = np.bincount(stream.domain[-1000:], minlength=3)
-    assert (tail > 100).all()
-    head = np.bincount(stream.domain[:5000], minlength=3) / 5000
-    assert head == pytest.approx([0.4, 0.4, 0.2], abs=0.05)
 
 
 def test_imbalanced_classes_follow_the_profile():

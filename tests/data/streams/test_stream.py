@@ -128,14 +128,6 @@ def test_batches_cover_the_stream_and_stop_at_resets(labels, name, size, limit):
     assert kept == [b for b in batches if b.stop - b.start == size]
 
 
-def test_batches_by_hand():
-    stream = make_stream("single", [[0] * 5, [], [0] * 2, [0] * 4])
-    assert stream.resets == (0, 5, 7)
-    found = [(b.start, b.stop) for b in stream.batches(2)]
-    assert found == [(0, 2), (2, 4), (4, 5), (5, 7), (7, 9), (9, 11)]
-    assert [(b.start, b.stop) for b in make_stream("mixed", [[0] * 5]).batches(2)] == [(0, 2), (2, 4), (4, 5)]
-
-
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_seed_determines_the_order(name):
     labels = balanced()
@@ -166,14 +158,6 @@ def test_identity_is_plain_and_complete():
     assert json.dumps(named.identity()["parameters"]["order"]) == '["domain-1", "domain-0"]'
     gradual = make_stream("gradual", source("gradual", [[0]]))
     assert gradual.identity()["severities"] == [1, 2, 3]
-
-
-def test_the_hash_depends_on_resets_and_severities():
-    labels = [[0], [0]]
-    single, continual = (make_stream(name, labels).identity() for name in ("single", "continual"))
-    assert single["order"] != continual["order"]
-    low, high = ({s: data(labels) for s in keys} for keys in ((1, 2), (2, 3)))
-    assert make_stream("gradual", low).identity()["order"] != make_stream("gradual", high).identity()["order"]
 
 
 def test_nothing_can_be_changed():
@@ -226,11 +210,6 @@ def test_an_alias_is_the_protocol_with_its_parameters(name):
     assert short.identity() == long.identity()
     assert find_protocol(name) is PROTOCOLS[alias.protocol]
     assert not set(ALIASES) & set(PROTOCOLS)
-
-
-def test_given_parameters_override_those_of_an_alias():
-    stream = make_stream("stata_high", balanced(), delta=5)
-    assert (stream.parameters["delta"], stream.parameters["within"]) == (5, "shuffled")
 
 
 @pytest.mark.parametrize(
