@@ -17,23 +17,22 @@ nothing.
 """
 
 import argparse
-import json
-import platform
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from measuring import command, write
 from rich.console import Console
-from rich.table import Table
+from torch import Tensor
 
 import ramen
 from ramen import prompts
 from ramen.experiments.measure import seconds
+from ramen.experiments.render import Table, print_tables
 from ramen.images.augment import augment, augment_without_noise, draw
 from ramen.images.views import draw_places, views_at
 from ramen.methods import entropy_gradient
@@ -57,19 +56,16 @@ _SHORTENED: Mapping[str, Mapping[str, Any]] = {"watt": {"rounds": 1}}
 
 @dataclass(frozen=True)
 class MethodCost:
-    """The cost of one method; ``seconds`` are those of each timed batch."""
+    """The cost of one method."""
 
-    seconds: tuple[float, ...]
+    seconds: tuple[float, ...]  # of each timed batch
     forwards: int  # passes per image, as the method states
     backwards: int
     memory_bytes: int  # the most that it ever stores of a stream
 
 
 def method_cost(
-    name: str,
-    classifier: ramen.ZeroShotClassifier,
-    warm_up: Sequence[torch.Tensor],
-    timed: Sequence[torch.Tensor],
+    name: str, classifier: ramen.ZeroShotClassifier, warm_up: Sequence[Tensor], timed: Sequence[Tensor]
 ) -> MethodCost:
     """The cost of a fresh method on some batches; those of ``warm_up`` are not timed."""
     given = dict.fromkeys(ramen.describe(name).batch_sized, len(timed[0]))
@@ -83,21 +79,6 @@ def method_cost(
     return MethodCost(times, *whole.passes(), whole.memory_bytes())
 
 
-def forward_times(
-    classifier: ramen.ZeroShotClassifier, warm_up: Sequence[torch.Tensor], timed: Sequence[torch.Tensor]
-) -> list[float]:
-    """Seconds of a plain forward pass of each timed batch: the unit of cost."""
-
-    @plain_numerics()
-    @torch.no_grad()
-    def forward(images: torch.Tensor) -> None:
-        classifier.logits(classifier.encode(images))
-
-    for images in warm_up:
-        forward(images)
-    return [seconds(partial(forward, images), classifier.device) for images in timed]
-
-
 def random_classifier(model: str, classes: int, device: str, dtype: str) -> ramen.ZeroShotClassifier:
     import open_clip
 
@@ -106,7 +87,7 @@ def random_classifier(model: str, classes: int, device: str, dtype: str) -> rame
     width = tower.output_dim
     names = [f"class {index}" for index in range(classes)]
 
-    def encode_text(texts: list[str]) -> torch.Tensor:
+    def encode_text(texts: list[str]) -> Tensor:
         seeds = [torch.Generator().manual_seed(zlib.crc32(text.encode())) for text in texts]
         return torch.stack([torch.randn(width, generator=seed) for seed in seeds])
 
@@ -124,7 +105,7 @@ def random_classifier(model: str, classes: int, device: str, dtype: str) -> rame
 
 
 def with_spread_classes(
-    classifier: ramen.ZeroShotClassifier, batches: Sequence[torch.Tensor]
+    classifier: ramen.ZeroShotClassifier, batches: Sequence[Tensor]
 ) -> ramen.ZeroShotClassifier:
     """The same with other class embeddings: as far as there are images, each is sure of another class."""
     with torch.no_grad():
@@ -150,7 +131,7 @@ def with_spread_classes(
 
 
 def augmentation_seconds(
-    name: str, classifier: ramen.ZeroShotClassifier, images: torch.Tensor, repeats: int
+    name: str, classifier: ramen.ZeroShotClassifier, images: Tensor, repeats: int
 ) -> float:
     """Seconds that a method spends per batch on changing images; 0 if it takes them as they are."""
     defaults = ramen.describe(name).defaults
@@ -176,92 +157,71 @@ def augmentation_seconds(
     return times * min([seconds(call, classifier.device) for _ in range(3 + repeats)][3:])
 
 
-def gradient_times(classifier: ramen.ZeroShotClassifier, images: torch.Tensor, repeats: int) -> list[float]:
+def gradient_times(classifier: ramen.ZeroShotClassifier, images: Tensor, repeats: int) -> list[float]:
     """Seconds of one forward and one backward pass of a batch, without those of a first time."""
     usable = torch.ones(len(images), dtype=torch.bool, device=images.device)
 
-    @plain_numerics()
     def gradient() -> None:
         entropy_gradient(classifier, images, classifier.encoder.base, usable)
 
     return _times(gradient, classifier.device, repeats)
 
 
-def recorded_forward_times(
-    classifier: ramen.ZeroShotClassifier, images: torch.Tensor, repeats: int
-) -> list[float]:
-    """Seconds of one forward pass whose kernels start together, if there is a GPU: no host delays it."""
+def forward_times(classifier: ramen.ZeroShotClassifier, images: Tensor, repeats: int) -> list[float]:
+    """Seconds of plain forward passes: the unit of cost. As they are, and with kernels that start together.
 
-    def forward(images: torch.Tensor) -> tuple[torch.Tensor]:
+    The latter, on a GPU, are delayed by no host.
+    """
+
+    def forward(images: Tensor) -> tuple[Tensor]:
         return (classifier.logits(classifier.encode(images)),)
 
     recorded = classifier.recorder().record(forward)
-
-    @plain_numerics()
-    @torch.no_grad()
-    def call() -> None:
-        recorded(images)
-
-    return _times(call, classifier.device, repeats)
+    with torch.no_grad():
+        return [
+            *_times(partial(forward, images), classifier.device, repeats),
+            *_times(partial(recorded, images), classifier.device, repeats),
+        ]
 
 
-def _times(call: Callable[[], None], device: torch.device, repeats: int) -> list[float]:
+def _times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
     """Seconds of so many calls, after those of the warm-up."""
-    for _ in range(_warm_up(device)):
-        call()
-    return [seconds(call, device) for _ in range(repeats)]
+    with plain_numerics():
+        for _ in range(_GPU_WARM_UP if device.type == "cuda" else _WARM_UP):
+            call()
+        return [seconds(call, device) for _ in range(repeats)]
 
 
-def _warm_up(device: torch.device) -> int:
-    return _GPU_WARM_UP if device.type == "cuda" else _WARM_UP
-
-
-def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], Table]:
     classifier = random_classifier(arguments.model, arguments.classes, arguments.device, arguments.dtype)
     device, size = classifier.device, classifier.image_size
     assert size is not None
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(arguments.batch, 3, *size, generator=generator).to(device) for _ in range(4)]
-    again = batches[:1] * arguments.repeats
     classifier = with_spread_classes(classifier, batches)
-
-    forward = 1000 * min(
-        *forward_times(classifier, batches[:1] * _warm_up(device), again),
-        *recorded_forward_times(classifier, batches[0], arguments.repeats),
-    )
+    forward = 1000 * min(forward_times(classifier, batches[0], arguments.repeats))
     backward = 1000 * min(gradient_times(classifier, batches[0], arguments.repeats)) - forward
-    table = Table(title=f"{arguments.model}, {arguments.classes} classes, batch {arguments.batch}")
-    for column in (
-        "method",
-        "ms a batch",
-        "forwards",
-        "passes (F / B)",
-        "kept",
-        "of counted",
-        "not augmenting",
-    ):
-        table.add_column(column, justify="left" if column == "method" else "right")
-    table.add_row("a plain forward pass", f"{forward:.1f}", "1.00", "1 / 0", "", "", "")
-    table.add_row(
-        "a backward pass on top", f"{backward:.1f}", f"{backward / forward:.2f}", "0 / 1", "", "", ""
-    )
+    shown = [
+        ("a plain forward pass", f"{forward:.1f}", "1.00", "1 / 0", "", "", ""),
+        ("a backward pass on top", f"{backward:.1f}", f"{backward / forward:.2f}", "0 / 1", "", "", ""),
+    ]
     rows: dict[str, dict[str, Any]] = {}
+    notes = []
     for name in arguments.run or ramen.list_methods():
         try:
-            cost = method_cost(name, classifier, batches, again)
+            cost = method_cost(name, classifier, batches, batches[:1] * arguments.repeats)
         except MissingPartError as error:
             rows[name] = {"reason": str(error)}
-            table.add_row(name, *"------")
+            notes.append(f"{name} cannot run on this model: {error}")
             continue
         spent = 1000 * min(cost.seconds)
         counted = cost.forwards * forward + cost.backwards * backward
-        ratio = spent / counted
         rows[name] = {
             "milliseconds_a_batch": spent,
             "forwards": spent / forward,
             "passes": {"forward": cost.forwards, "backward": cost.backwards},
             "memory_bytes": cost.memory_bytes,
-            "of_counted": ratio,
+            "of_counted": spent / counted,
         }
         changing = 1000 * augmentation_seconds(name, classifier, batches[0], arguments.repeats)
         without = ""
@@ -269,40 +229,27 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
             rows[name]["augmentation_milliseconds"] = changing
             rows[name]["of_counted_without_augmentation"] = (spent - changing) / counted
             without = f"{(spent - changing) / counted:.2f}"
-        mark = " !" if abs(ratio - 1) > TOLERANCE else ""
-        passes = f"{cost.forwards} / {cost.backwards}"
-        kept = readable_bytes(cost.memory_bytes)
-        shown = (f"{spent:.1f}", f"{spent / forward:.2f}", passes, kept, f"{ratio:.2f}{mark}", without)
-        table.add_row(name, *shown)
-    console.print(table)
-    for name in (name for name, row in rows.items() if "reason" in row):
-        console.print(
-            f"{name} cannot run on this model: {rows[name]['reason']}", highlight=False, markup=False
-        )
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {
+        ratio = f"{spent / counted:.2f}" + (" !" if abs(spent / counted - 1) > TOLERANCE else "")
+        passes, kept = f"{cost.forwards} / {cost.backwards}", readable_bytes(cost.memory_bytes)
+        shown.append((name, f"{spent:.1f}", f"{spent / forward:.2f}", passes, kept, ratio, without))
+    title = f"{arguments.model}, {arguments.classes} classes, batch {arguments.batch}"
+    heads = ("method", "ms a batch", "forwards", "passes (F / B)", "kept", "of counted", "not augmenting")
+    results = {
         "settings": {name: getattr(arguments, name) for name in ("model", "classes", "batch", "dtype")},
-        "hardware": {"device": hardware, "torch": torch.__version__, "python": platform.python_version()},
         "plain_forward_milliseconds": forward,
         "backward_milliseconds": backward,
         "methods": rows,
     }
+    return results, Table.of_texts(title, heads, shown, *notes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="ViT-B-16", help="an architecture of open_clip")
-    parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=100)
+    parser = command(__doc__, model="ViT-B-16", classes=100, batch=100, repeats=5)
     parser.add_argument("--run", action="append", default=[], metavar="METHOD", help="may be repeated")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     arguments = parser.parse_args()
-    results = measure(arguments, Console())
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    results, table = measure(arguments)
+    print_tables(Console(), [table])
+    write(arguments, results)
 
 
 if __name__ == "__main__":

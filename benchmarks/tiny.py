@@ -6,15 +6,13 @@
 Accuracies are the mean over domains in percent; gains are over zero-shot on the same images.
 """
 
-import argparse
-import json
-import platform
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import command, write
 from rich.console import Console
 
 from ramen.data.drawings import styles
@@ -25,7 +23,6 @@ from ramen.experiments.experiment import Experiment
 from ramen.experiments.render import Table, print_tables
 from ramen.experiments.run import Run
 from ramen.models.tiny_clip.model import load_tiny
-from ramen.utils import files
 
 _RAMEN = [  # topk, beta, lr
     *((3, 0.0, lr) for lr in (1e-2, 2e-2, 3e-2)),
@@ -113,20 +110,15 @@ def tune(seeds: list[int], console: Console) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__)
     parser.add_argument("--tune", action="store_true", help="compare settings instead")
     parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2, and 100 101 with --tune")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
-    console = Console()
     if options.tune:
-        results = tune(options.seeds or [100, 101], console)
+        results = tune(options.seeds or [100, 101], Console())
     else:
-        results = several_seeds(options.seeds or [0, 1, 2], console)
-    results["versions"] = {"torch": torch.__version__, "python": platform.python_version()}
-    results["machine"] = f"{platform.machine()}, {torch.get_num_threads()} threads"
-    if options.out is not None:
-        files.write_text(options.out, json.dumps(results, indent=2) + "\n")
+        results = several_seeds(options.seeds or [0, 1, 2], Console())
+    write(options, results)
 
 
 if __name__ == "__main__":

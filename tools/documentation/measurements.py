@@ -81,20 +81,11 @@ def _costs(result: dict[str, Any], file: str) -> list[tuple[str, Cost]]:
     """Those of ``benchmarks/cost.py``."""
     if "plain_forward_milliseconds" not in result:
         return []
-    about, device = result["settings"], result["hardware"]["device"]
+    about, hardware = result["settings"], result["hardware"]
+    setting = about["model"], about["classes"], about["batch"]
+    where = hardware.get("name", hardware["device"]), about["dtype"]  # older files have one name
     return [
-        (
-            name,
-            Cost(
-                about["model"],
-                about["classes"],
-                about["batch"],
-                device,
-                about["dtype"],
-                row["forwards"],
-                file,
-            ),
-        )
+        (name, Cost(*setting, *where, row["forwards"], file))
         for name, row in result["methods"].items()
         if "forwards" in row  # the others could not run on that model
     ]
