@@ -1,7 +1,6 @@
 """The benchmark that searches and tests all methods alike, on a few small images."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,31 +74,3 @@ def test_tests_use_what_the_search_chose(divided, tmp_path):
     again, shown = run(divided, tmp_path, *words, "correlated:ensemble")
     assert again == found
     assert not shown  # nothing is repeated
-
-
-def test_commands_for_other_methods_share_a_store(divided, tmp_path):
-    """What one command ran is not repeated by another that names more methods; with no time it is written."""
-    alone, shown = run(divided, tmp_path, "--method", "ensemble", "--stream", "mixed")
-    assert shown.count("finished in") == 1 + 3
-    run(divided, tmp_path, "--method", "tda", "--stream", "mixed")
-    both = "--method", "ensemble", "--method", "tda", "--method", "dmn", "--stream", "mixed"
-    found, shown = run(divided, tmp_path, *both, "--seconds", "0")
-    assert shown == "The time is over: 8 runs wait.\n"
-    mixed = found["streams"]["mixed"]
-    assert [test["method"] for test in mixed["tests"]] == ["ensemble"] * 3 + ["tda"] * 3
-    assert mixed["tests"][:3] == alone["streams"]["mixed"]["tests"]
-    assert set(mixed["searches"]["methods"]) == {"ensemble", "tda"}
-    assert set(mixed["searches"]["skipped"]) == {"dmn"}
-
-
-def test_a_search_that_was_stopped_midway_chooses_nothing(divided, tmp_path):
-    words = "--method", "tda", "--stream", "mixed"
-    run(divided, tmp_path, *words)
-    trials = sorted((tmp_path / "store" / ".trials").rglob("*.json"))
-    assert len(trials) == 8
-    shutil.rmtree(tmp_path / "store" / "mixed")
-    (tmp_path / "store" / "tuned-mixed.json").unlink()
-    trials[3].unlink()
-    found, shown = run(divided, tmp_path, *words, "--seconds", "0")
-    assert "The time is over: 1 runs wait" in shown
-    assert found["streams"]["mixed"]["searches"] is None

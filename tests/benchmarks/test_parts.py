@@ -92,16 +92,3 @@ def test_the_peak_is_that_of_one_fork(parts):
     assert not parts.is_within_goal(died)
     assert not parts.is_within_goal(large | {"milliseconds": 10})
     assert parts.is_within_goal(small | {"milliseconds": 10})
-
-
-def test_the_first_half_and_the_end_are_not_timed(parts, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(parts.time, "perf_counter", lambda: now[0])
-
-    def batches():
-        for images, seconds in ((5, 100.0), (5, 50.0), (4, 1.0), (2, 2.0)):
-            now[0] += seconds
-            yield [None] * images
-        now[0] += 1000.0
-
-    assert parts.rate(batches()) == 2.0

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import ramen
 from ramen.methods import tent
 from tests.helpers.benchmark_scripts import load_benchmark
 
@@ -50,15 +49,3 @@ def test_a_step_that_costs_more_is_found(step_cost, tmp_path, monkeypatch, capsy
     assert compared(operations=106) == (1, 1)  # MoETTA's kernels went
     assert compared(megabytes=22.1) == (1, 2)
     assert compared(host_reads=5) == (1, 2)
-
-
-def test_two_checkouts_are_timed_by_turns(step_cost, tmp_path, monkeypatch):
-    monkeypatch.setattr(step_cost, "_TURNS", 2)
-    out = tmp_path / "times.json"
-    checkout = step_cost.Path(ramen.__file__).parents[2]
-    monkeypatch.setattr(
-        "sys.argv", ["step_cost.py", "ensemble", "--time", "--beside", str(checkout), "--out", str(out)]
-    )
-    step_cost.main()
-    row = json.loads(out.read_text())["methods"]["ensemble"]
-    assert row["ratio"]["one_ms"] == pytest.approx(row["new"]["one_ms"] / row["old"]["one_ms"], abs=1e-3)
