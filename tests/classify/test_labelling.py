@@ -55,7 +55,7 @@ def killed_output(out, files, written, state):
 def test_what_a_killed_run_learned_is_written_and_not_learned_again(files, out):
     """It was killed in the middle of writing the second batch, of files 3 to 5."""
     killed_output(out, files, 4, "state")
-    learned = tuple(answer(file, "dog", "cat") for file in files[3:6])
+    learned = (*(answer(file, "dog", "cat") for file in files[3:6]), answer("elsewhere.png"))
     with open_output(out, IDENTITY, state="state") as output:
         left = [file for file in files if file not in output.keys]
         found = recover(FakePredictor(resumed=learned), output, left)
@@ -68,23 +68,6 @@ def test_results_of_another_run_are_not_ours(files, out, state):
     killed_output(out, files, 4, "state")
     with open_output(out, IDENTITY, state=state) as output:
         assert recover(FakePredictor(resumed=(answer(files[5]),)), output, files[4:]) == []
-
-
-def test_after_a_run_that_ended_nothing_is_recovered(files, out):
-    """Its state has the last batch too, but whoever removed rows on purpose wants new answers."""
-    with open_output(out, IDENTITY, state="state") as output:
-        output.start()
-        output.finish()
-    with open_output(out, IDENTITY, state="state") as output:
-        assert recover(FakePredictor(resumed=(answer(files[0]),)), output, files) == []
-
-
-def test_results_for_files_that_nobody_asked_for_are_left_out(files, out):
-    killed_output(out, files, 1, "state")
-    with open_output(out, IDENTITY, state="state") as output:
-        learned = (answer(files[1]), answer("elsewhere.png"))
-        found = recover(FakePredictor(resumed=learned), output, files[1:])
-        assert [result.key for result in found] == [files[1]]
 
 
 # -- rows that are ahead of the state -------------------------------------------------------------------
@@ -126,6 +109,17 @@ def test_a_row_whose_file_is_gone_stays(files, out):
         assert forget_unlearned(output, 3, 3) == 0
 
 
+def test_after_a_run_that_ended_nothing_is_made_again_or_recovered(files, out):
+    """Its state has the last batch too, but whoever removed rows on purpose wants new answers."""
+    with open_output(out, IDENTITY, state="state") as output:
+        output.start()
+        output.append([answer(files[0], state_version=8)])
+        output.finish()
+    with open_output(out, IDENTITY, state="state") as output:
+        assert forget_unlearned(output, 0, 3) == 0
+        assert recover(FakePredictor(resumed=(answer(files[1]),)), output, files[1:]) == []
+
+
 def test_rows_of_runs_before_the_killed_one_stay(files, out):
     """They were made with another state, or without one, and say nothing about this one."""
     with open_output(out, IDENTITY) as output:
@@ -136,12 +130,3 @@ def test_rows_of_runs_before_the_killed_one_stay(files, out):
     with open_output(out, IDENTITY, state="state") as output:
         assert forget_unlearned(output, 0, 3) == 1
     assert keys(out) == files[:3]
-
-
-def test_after_a_run_that_ended_all_rows_stay(files, out):
-    with open_output(out, IDENTITY, state="state") as output:
-        output.start()
-        output.append([answer(files[0], state_version=8)])
-        output.finish()
-    with open_output(out, IDENTITY, state="state") as output:
-        assert forget_unlearned(output, 0, 3) == 0

@@ -60,19 +60,6 @@ def test_it_grows_from_run_to_run(path):
     )
 
 
-def test_what_was_appended_stays_when_a_run_fails(path):
-    def interrupted_run():
-        with open_output(path, IDENTITY) as output:
-            output.start()
-            output.append(FIRST)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted_run()
-    assert path.exists()
-    assert len(keys(path)) == 3
-
-
 def test_failed_files_can_be_tried_again(path):
     with open_output(path, IDENTITY) as output:
         output.start()
@@ -83,22 +70,6 @@ def test_failed_files_can_be_tried_again(path):
     with open_output(path, IDENTITY) as output:
         assert output.tally.errors == 0
         assert [result.key for result in output.results()] == ["a.png", "c.png", "b\udcff.png"]
-
-
-def test_an_output_of_something_else_is_left_alone(path):
-    with open_output(path, IDENTITY) as output:
-        output.start()
-        output.append(FIRST)
-    before = path.read_bytes()
-    with (
-        pytest.raises(OtherOutputError, match="another method"),
-        open_output(path, replace(IDENTITY, method="tent")),
-    ):
-        pass
-    assert path.read_bytes() == before
-    path.unlink()
-    with open_output(path, replace(IDENTITY, method="tent")) as output:
-        assert output.tally.files == 0
 
 
 KILLED = """
@@ -129,14 +100,6 @@ def test_a_killed_run_is_continued(path):
         assert not output.recovering
     killed_run(path)
     with open_output(path, IDENTITY) as output:
-        assert not output.recovering
-
-
-def test_after_a_run_that_ended_there_is_nothing_to_recover(path):
-    with open_output(path, IDENTITY, state="state") as output:
-        output.start()
-        output.finish()
-    with open_output(path, IDENTITY, state="state") as output:
         assert not output.recovering
 
 
@@ -205,8 +168,10 @@ def test_an_output_that_was_refused_before_it_began_leaves_nothing(path):
 )
 def test_results_of_something_else_are_refused(tmp_path, change, name):
     path = grown(tmp_path / "labels.csv")
+    before = path.read_bytes()
     with pytest.raises(OtherOutputError, match=name), open_output(path, replace(IDENTITY, **change)):
         pass
+    assert path.read_bytes() == before
     with open_output(path, replace(IDENTITY, model="a copy of tiny")) as output:
         assert output.tally.files == 3
 

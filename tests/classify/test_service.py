@@ -157,20 +157,7 @@ def test_a_token_that_may_not_create_streams(here, photos, service, url):
 
 
 @pytest.mark.parametrize(
-    "option",
-    [
-        "--model tiny",
-        "--method ramen",
-        "--set topk=3",
-        "--templates single",
-        "--state s",
-        "--device cpu",
-        "--dtype float32",
-        "--workers 2",
-        "--formats PNG",
-        "--max-pixels 9",
-        "--no-orient",
-    ],
+    "option", ["--model tiny", "--set topk=3", "--state s", "--dtype float32", "--no-orient"]
 )
 def test_what_the_service_decides_cannot_be_chosen(here, photos, service, url, option):
     result = classify(url, *option.split())

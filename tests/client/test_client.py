@@ -262,6 +262,19 @@ def test_true_labels(connect):
     assert sender.feedback(truth).correct == sender.feedback(truth.items()).labels == len(truth)
 
 
+def test_paths(connect):
+    """Names are quoted, and the service may be below a path."""
+    service = FakeService()
+    connect(service).create_stream("a/../b c")
+    assert service.requests[0].url.raw_path == b"/v1/streams/a%2F..%2Fb%20c"
+    with (
+        ramen.Client("http://fake/ramen/", transport=service.transport()) as sender,
+        pytest.raises(ramen.ServerError),
+    ):
+        sender.model()
+    assert service.requests[1].url.path == "/ramen/v1/model"
+
+
 def test_model_and_readiness(connect):
     service = FakeService()
     sender = connect(service)
@@ -416,39 +429,21 @@ def test_a_failure_among_many_comes_after_what_was_answered(connect):
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    "options",
     [
-        ("ftp://host", "must start with http:// or https://"),
-        ("localhost:8000", "must start with http:// or https://"),
-        ("http://", "name a host"),
-        ("http://user:geheim@host", "must not contain a user or a password"),
-        ("http://host/?a=1", "neither a query nor a fragment"),
-    ],
-)
-def test_wrong_urls(url, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        ramen.Client(url)
-    assert "geheim" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"token": "two words"}, "token must be printable ASCII"),
-        ({"token": "line\n"}, "token must be printable ASCII"),
-        ({"stream": ".."}, "stream must be a name"),
-        ({"stream": ""}, "stream must be a name"),
-        ({"timeout": 0}, "timeout must be finite and above 0"),
-        ({"retries": -1}, "retries must be at least 0"),
-        ({"retry_seconds": -1}, "retry_seconds must be"),
-        ({"in_flight": 0}, "in_flight must be at least 1"),
-        ({"max_bytes": 0}, "max_bytes must be at least 1"),
+        *(
+            {"url": url}
+            for url in ("ftp://host", "localhost:8000", "http://", "http://u:geheim@host", "http://h/?a=1")
+        ),
+        *({"token": "geheim words"}, {"token": "geheim\n"}, {"stream": ".."}, {"stream": ""}, {"timeout": 0}),
+        *({"retries": -1}, {"retry_seconds": -1}, {"in_flight": 0}, {"max_bytes": 0}),
     ],
     ids=str,
 )
-def test_wrong_settings(options, words):
-    with pytest.raises(ValueError, match=words):
-        ramen.AsyncClient("http://host", **options)
+def test_wrong_settings_are_named_and_no_secret_is_shown(options):
+    with pytest.raises(ValueError, match=next(iter(options))) as caught:
+        ramen.AsyncClient(**{"url": "http://host", **options})
+    assert "geheim" not in str(caught.value)
 
 
 def test_the_token_of_the_environment(connect, monkeypatch):
@@ -459,22 +454,6 @@ def test_the_token_of_the_environment(connect, monkeypatch):
     assert "from-environment" not in repr(sender)
     with pytest.raises(errors.UnauthorizedError):
         connect(service, token="another").model()
-
-
-def test_a_path_before_the_service(connect):
-    service = FakeService()
-    with (
-        ramen.Client("http://fake/ramen/", transport=service.transport()) as sender,
-        pytest.raises(ramen.ServerError),
-    ):
-        sender.model()
-    assert service.requests[0].url.path == "/ramen/v1/model"
-
-
-def test_names_are_quoted(connect):
-    service = FakeService()
-    connect(service).create_stream("a/../b c")
-    assert service.requests[0].url.raw_path == b"/v1/streams/a%2F..%2Fb%20c"
 
 
 def test_a_real_connection():

@@ -5,7 +5,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -104,12 +103,6 @@ def test_a_batch_that_is_not_full_is_handed_out_in_time() -> None:
     assert len(found) >= 3
 
 
-def test_without_hurry_a_delay_changes_nothing() -> None:
-    sources = [image(number) for number in range(10)]
-    found = read(streams(max_delay=PATIENCE), sources)
-    assert [numbers(batch) for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
 @pytest.mark.parametrize("max_delay", [None, 0.0, 0.01])
 @pytest.mark.parametrize("error", [KeyError("the camera is gone"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_error_of_the_sources_comes_after_what_was_before_it(
@@ -180,32 +173,6 @@ def batches(opened: DecodedStreams, sources: object) -> Generator[list[DecodedSo
             yield batch
 
 
-@pytest.mark.parametrize("max_delay", [None, 0.01])
-def test_nothing_is_left_if_nobody_reads_any_more(max_delay: float | None) -> None:
-    opened = streams(max_delay=max_delay)
-    reading = batches(opened, endless())
-    next(reading)
-    assert left_running()
-    reading.close()
-    assert not left_running()
-
-    reading = batches(opened, endless())
-    next(reading)
-    del reading
-    assert not left_running()
-
-    cycle: list[Any] = [batches(opened, endless())]
-    cycle.append(cycle)
-    next(cycle[0])
-    del cycle
-    gc.collect()
-    assert not left_running()
-
-    with pytest.raises(ZeroDivisionError), closing(batches(opened, endless())) as reading:
-        [1 // 0 for _ in reading]
-    assert not left_running()
-
-
 def test_the_callers_generator_is_closed_with_the_stream() -> None:
     closed = threading.Event()
 
@@ -238,16 +205,6 @@ def test_a_source_that_never_returns_holds_nobody_up() -> None:
         if thread.name == "ramen-sources":
             thread.join(PATIENCE)
     assert not left_running()
-
-
-def test_stopping_all_streams_ends_one_that_is_not_being_read() -> None:
-    opened = streams()
-    reading = batches(opened, endless())
-    next(reading)
-    opened.stop()
-    assert not left_running()
-    with pytest.raises(StreamClosedError, match="the predictor was closed"):
-        list(reading)
 
 
 def test_stopping_all_streams_wakes_whoever_reads() -> None:

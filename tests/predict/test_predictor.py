@@ -2,11 +2,8 @@
 
 import io
 import itertools
-import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -103,15 +100,6 @@ def test_every_kind_of_source_is_answered_as_by_hand(
     assert counts == Counts(
         images=len(expected) - errors, errors=errors, changed=sum(result.changed for result in by_hand)
     )
-
-
-@pytest.mark.parametrize("name", ["clip", "tent", "ensemble"])
-def test_other_methods(clf: ramen.ZeroShotClassifier, name: str) -> None:
-    with ramen.Predictor(ramen.create(name, clf), batch_size=3) as predictor:
-        found = list(predictor.classify(photo(seed) for seed in range(8)))
-    pairs = [(f"image {seed}", photo(seed)) for seed in range(8)]
-    assert_same_results(found, results_by_hand(ramen.create(name, clf), in_batches(pairs, 3)))
-    assert {result.support for result in found} == {None}
 
 
 @pytest.mark.gpu
@@ -229,56 +217,6 @@ def test_phones_are_held_in_any_way(clf: ramen.ZeroShotClassifier) -> None:
     assert_same_results([left], results_by_hand(make(clf), batches[1:]))
 
 
-def test_a_delay_answers_batches_that_are_not_full(clf: ramen.ZeroShotClassifier) -> None:
-    """Deterministic for a stream that waits for its answers: each batch is what came since the last."""
-    answered = threading.Semaphore(0)
-
-    def generate() -> Iterator[Image.Image]:
-        for seed in range(5):
-            yield photo(seed)
-            assert answered.acquire(timeout=PATIENCE)
-
-    with ramen.Predictor(make(clf), batch_size=100, max_delay=0.01) as predictor:
-        found = []
-        for result in predictor.classify(generate()):
-            found.append(result)
-            answered.release()
-    pairs = [(f"image {seed}", photo(seed)) for seed in range(5)]
-    assert_same_results(found, results_by_hand(make(clf), in_batches(pairs, 1)))
-
-
-def test_sources_are_asked_for_as_they_are_needed(method: ramen.Method) -> None:
-    asked, received = [0], [0]
-
-    def generate() -> Iterator[Image.Image]:
-        for seed in itertools.count():
-            asked[0] = seed
-            assert seed <= received[0] + 3 * 4
-            yield photo(seed % 10)
-
-    with ramen.Predictor(method, batch_size=4) as predictor:
-        assert asked[0] == 0
-        results = predictor.classify(generate())
-        for _ in itertools.islice(results, 40):
-            received[0] += 1
-        results.close()
-    assert 40 <= asked[0] + 1 <= 52
-
-
-def test_an_error_of_the_sources_is_raised_after_the_results_before_it(method: ramen.Method) -> None:
-    def generate() -> Iterator[Image.Image]:
-        yield from map(photo, range(5))
-        raise KeyError("the camera is gone")
-
-    with ramen.Predictor(method, batch_size=3) as predictor:
-        results = predictor.classify(generate())
-        assert [next(results).key for _ in range(5)] == [f"image {n}" for n in range(5)]
-        with pytest.raises(KeyError, match="the camera is gone"):
-            next(results)
-        assert not left_running()
-        assert predictor.classify_one(photo(0)).error is None
-
-
 def test_files_that_kill_a_worker_cost_one_result(
     clf: ramen.ZeroShotClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,83 +307,6 @@ def test_bad_methods(clf: ramen.ZeroShotClassifier) -> None:
     bare = ramen.ZeroShotClassifier(testing.small_tower(), torch.randn(3, 16))
     with pytest.raises(ValueError, match="built without preprocessing"):
         ramen.Predictor(ramen.create("ensemble", bare))
-
-
-class FakeStore:
-    """Notes what is asked of it, and what the method had seen at that moment."""
-
-    def __init__(self, method: ramen.Method) -> None:
-        self.method = method
-        self.answers = (ramen.Result.failed("old", "old: bad", 7),)
-        self.recovered = "the last 12 bytes were cut off"
-        self.calls: list[Any] = []
-
-    def save(self, results: Sequence[ramen.Result]) -> None:
-        self.calls.append(("save", [result.key for result in results], self.method.images_seen))
-
-    def flush(self) -> None:
-        self.calls.append("flush")
-
-    def close(self, *, save: bool = True) -> None:
-        self.calls.append("close" if save else "close without saving")
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Puts fake stores in place of ``ramen.state``; has what they were opened with."""
-    found: dict[str, Any] = {}
-
-    def open_store(location: object, method: ramen.Method, *, save_every: object) -> FakeStore:
-        found.update(location=location, save_every=save_every, store=FakeStore(method))
-        return found["store"]
-
-    fake = ModuleType("ramen.state")
-    fake.open_store = open_store
-    monkeypatch.setitem(sys.modules, "ramen.state", fake)
-    return found
-
-
-def test_the_store_saves_each_batch_before_its_results(method: ramen.Method, opened: dict[str, Any]) -> None:
-    with ramen.Predictor(method, "state/camera", batch_size=2, save_every=10) as predictor:
-        store = opened["store"]
-        assert (opened["location"], opened["save_every"]) == ("state/camera", 10)
-        assert predictor.resumed == store.answers
-        assert predictor.recovered == store.recovered
-        results = predictor.classify([photo(0), b"junk", photo(1), photo(2), b"junk", None, photo(3)])
-        first = next(results)
-        assert first.key == "image 0"
-        saved = [("save", ["image 0", "image 1"], 1)]
-        assert store.calls == saved  # not ahead of the results
-        list(results)
-        saved += [("save", ["image 2", "image 3"], 3)]
-        saved += [("save", ["image 6"], 4)]  # nothing was learned from the batch of bad sources
-        assert store.calls == saved
-        predictor.flush()
-    predictor.close()
-    assert store.calls == [*saved, "flush", "close"]
-
-
-def test_batches_without_adaptation_are_saved_too(method: ramen.Method, opened: dict[str, Any]) -> None:
-    def failing(images: Tensor, usable: Tensor) -> Any:
-        raise RuntimeError("singular matrix")
-
-    method.adapt = failing
-    with ramen.Predictor(method, Path("state")) as predictor:
-        predictor.classify_one(photo(0))
-    assert opened["store"].calls == [("save", ["image 0"], 0), "close"]
-
-
-def test_an_error_of_the_store_is_the_callers(
-    method: ramen.Method, opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: FakeStore, results: Sequence[ramen.Result]) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(FakeStore, "save", full)
-    with ramen.Predictor(method, "state") as predictor:
-        with pytest.raises(OSError, match="No space left"):
-            list(predictor.classify([photo(0)]))
-        assert not left_running()
 
 
 def test_without_a_store_there_is_nothing_to_resume(method: ramen.Method) -> None:

@@ -125,30 +125,6 @@ def test_a_closed_predictor_says_so(method: ramen.Method) -> None:
     assert method.images_seen == 2
 
 
-def test_closing_ends_the_reading_of_others(method: ramen.Method) -> None:
-    predictor = ramen.Predictor(method, batch_size=2)
-    reading, never, errors = threading.Event(), threading.Event(), []
-
-    def generate() -> Iterator[Image.Image]:
-        yield photo(0)
-        reading.set()
-        never.wait(PATIENCE)
-
-    def read() -> None:
-        try:
-            list(predictor.classify(generate()))
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    assert reading.wait(PATIENCE)
-    predictor.close()
-    thread.join(PATIENCE)
-    never.set()
-    assert errors == ["the predictor was closed while its results were being read"]
-
-
 def test_a_fork_is_refused_and_leaves_the_predictor_alone(method: ramen.Method) -> None:
     predictor = ramen.Predictor(method, batch_size=2)
     results = predictor.classify(endless())

@@ -48,6 +48,18 @@ def test_failed_sources_are_part_of_what_is_remembered(tmp_path):
         assert list(predictor.resumed) == results
 
 
+def test_batches_without_adaptation_are_saved_too(tmp_path):
+    def failing(images, usable):
+        raise RuntimeError("singular matrix")
+
+    method = make()
+    method.adapt = failing
+    with ramen.Predictor(method, tmp_path) as predictor:
+        result = predictor.classify_one(IMAGES[0])
+    with ramen.Predictor(make(), tmp_path) as predictor:
+        assert list(predictor.resumed) == [result]
+
+
 def test_a_store_in_use_or_of_something_else_is_refused(tmp_path):
     with ramen.Predictor(make(), tmp_path) as predictor:
         list(predictor.classify(IMAGES[:4]))

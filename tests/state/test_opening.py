@@ -7,7 +7,8 @@ import shutil
 import pytest
 import torch
 
-from ramen.state import open_store
+from ramen.state import SaveTimes, StateStore, open_store
+from ramen.state.log import Log
 from tests.state.streams import assert_same_state, batches, make, results, run
 
 FLIPS = 1000 if os.environ.get("RAMEN_SLOW_TESTS") else 40
@@ -116,6 +117,30 @@ def test_what_is_damaged_is_kept_aside_and_does_not_pile_up(written, tmp_path):
         assert len(list(folder.glob("*.damaged"))) == 1
         run(method, store, batches(20, seed=2))
         store.close()
+
+
+@pytest.mark.parametrize("step", ["replace_up_to", "remove"])
+def test_tidying_that_is_killed_changes_nothing(tmp_path, step):
+    """Before the new segment is there, and before the old ones are gone."""
+
+    class Killed(Log):
+        pass
+
+    def stop(self, *given):
+        raise OSError("killed")
+
+    setattr(Killed, step, stop)
+    method = make()
+    store = StateStore(Killed(tmp_path), method, SaveTimes("batch"))
+    run(method, store, batches(500))
+    store.flush()
+    store.close()
+    assert len(segments(tmp_path)) > 1
+    again = make()
+    store = open_store(tmp_path, again)
+    assert store.recovered is None
+    store.close()
+    assert_same_state(method.state_dict(), again.state_dict())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a log", bytes(1000)])

@@ -24,18 +24,6 @@ class AsyncClient(ServerConnection):
     Arguments, methods, errors, and what is sent again are those of ``ramen.Client``. Files are read, and
     images encoded, in threads. A call that is cancelled closes its connection, and the service drops images
     that still wait.
-
-    Args:
-        url: Such as ``"https://ramen.example.org"``; certificates are verified.
-        token: What the service knows the caller by. By default the environment variable RAMEN_TOKEN.
-        stream: The stream of all calls that do not name another one.
-        timeout: Seconds in which the service is to answer a request, from its arrival.
-        retries: The most times that a request is sent again.
-        retry_seconds: A request is not sent again later than this after it was first sent.
-        resend_uncertain: Also send again what the service may have carried out.
-        in_flight: The most requests at a time of one ``classify_many``.
-        max_bytes: The most bytes that an image may have.
-        transport: What httpx sends requests with, if not over the network.
     """
 
     def _open(self, **options: Any) -> Any:
@@ -46,13 +34,7 @@ class AsyncClient(ServerConnection):
     async def classify(
         self, source: object, *, stream: str | None = None, all_probabilities: bool = False
     ) -> ServedAnswer:
-        """The answer for one image; if it cannot be read or decoded, the answer has an ``error``.
-
-        Args:
-            source: The image.
-            stream: The stream, if another one than the client's.
-            all_probabilities: Also return the probabilities of all classes.
-        """
+        """The answer for one image; if it cannot be read or decoded, the answer has an ``error``."""
         stream = self._named(stream)
         image = await asyncio.to_thread(self._load, source, 0, stream)
         return (await self._run(self._answered([image], stream, all_probabilities)))[0]
@@ -70,12 +52,6 @@ class AsyncClient(ServerConnection):
         Up to ``in_flight`` requests are sent at a time, so that a stream may learn from them in another
         order; ``in_flight=1`` keeps the order. If the reader stops early, requests that were sent are
         cancelled: the service drops images that still wait, and has learned the others.
-
-        Args:
-            sources: The images, one after another.
-            stream: The stream, if another one than the client's.
-            all_probabilities: Also return the probabilities of all classes.
-            batch_size: The most images in a request; by default as many as the service allows.
         """
         stream = self._named(stream)
         pending: deque[asyncio.Task[list[ServedAnswer]]] = deque()
