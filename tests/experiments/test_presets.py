@@ -169,29 +169,3 @@ def test_other_protocols_take_the_mixed_rows_unless_the_file_says_otherwise(tmp_
     assert plan(["tent"], protocol="continual", preset=str(own))[0].parameters == {"lr": 0.25}
     (run,) = plan(["tent"], protocol="bursty", preset=str(own))
     assert (run.parameters, run.preset) == ({"lr": 0.5}, str(own))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[mixed", "own.toml cannot be read"),
-        ("[mixt.tent]\nlr = 1", "'mixt' is neither a protocol nor a known key"),
-        ("bach = 3", "'bach' is neither a protocol nor a known key; did you mean 'batch'"),
-        ("[mixed.tant]\nlr = 1", "there is no method 'tant'"),
-        ("[mixed.tent]\nrl = 1", "tent has no parameter 'rl'"),
-        ("[mixed.tent]\nseed = 1", "tent has no parameter 'seed'"),
-        ('data = "cifar10c"', "data must be a list of names"),
-    ],
-)
-def test_faulty_files(tmp_path, content, message):
-    path = tmp_path / "own.toml"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        load_preset(str(path))
-
-
-def test_missing_presets(tmp_path):
-    with pytest.raises(ValueError, match="there is no preset 'cifar10'; did you mean 'cifar10c'"):
-        load_preset("cifar10")
-    with pytest.raises(ValueError, match=r"there is no file .*no\.toml"):
-        load_preset(str(tmp_path / "no.toml"))

@@ -1,7 +1,5 @@
 """What a sweep varies, and the experiments that follow."""
 
-import pytest
-
 from ramen.experiments.experiment import plan
 from ramen.experiments.variations import VARIANTS, experiments, parse_variation
 from ramen.methods._registry import describe
@@ -56,24 +54,6 @@ def test_grids_elsewhere_scale_with_the_preset() -> None:
     assert values("beta=0,5", data="tiny") == [0.0, 5.0]
     assert values("lr", data="tiny", method="tent")[2] == 0.001
     assert "0.5 to 2 times 0.01" in parse_variation("lr", bases("tiny")[0]).origin
-
-
-@pytest.mark.parametrize(
-    ("text", "method", "message"),
-    [
-        ("topkk", "ramen", "did you mean 'topk'"),
-        ("capacity", "tent", "method 'tent' has no parameter 'capacity'"),
-        ("ablation", "tent", "variants of ramen"),
-        ("codec", "ramen", "--vary codec needs values"),
-        ("topk=5", "ramen", "at least two values"),
-        ("topk=", "ramen", "at least two values"),
-        ("seed=1,2", "ramen", "no parameter 'seed'"),
-        ("ablation=1,2", "ramen", "no parameter 'ablation'"),
-    ],
-)
-def test_what_cannot_be_varied(text, method, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_variation(text, bases(method=method)[0])
 
 
 def test_named_variants_are_parameters_of_ramen() -> None:

@@ -34,18 +34,6 @@ def store(tmp_path) -> Path:
     return tmp_path
 
 
-def test_compare_prints_the_table_and_the_averages(store) -> None:
-    text = ramen("compare", store).stdout
-    lines = text.splitlines()
-    assert lines[0] == "Accuracy in %: CIFAR-10-C, ViT-B-32/openai, mixed stream, severity 5"
-    assert lines[1].split()[:3] == ["Method", "Gauss", "Shot"]
-    assert lines[6].split()[0] == "Ramen"
-    assert lines[7].split()[:2] == ["paper", "61.0"]
-    assert "Averages over domains" in text
-    assert "73.15 ± 0.71" in text  # 72.65 and one point more
-    assert "Who wins: CIFAR-10-C" in text
-
-
 def test_averages_come_first_in_a_narrow_terminal(store) -> None:
     text = ramen("compare", store, env={"COLUMNS": "80", "TERM": "dumb"}).stdout
     assert text.index("Averages over domains") < text.index("Accuracy in %")
@@ -70,37 +58,6 @@ def test_formats(store, tmp_path) -> None:
     assert float(rows[2]["measured"]) == pytest.approx(73.15, abs=0.01)
     ramen("compare", store, "--out", tmp_path / "out" / "table.tex")
     assert (tmp_path / "out" / "table.tex").read_text().count("\\begin{tabular}") == 3
-
-
-def test_json_is_all_there_is_on_standard_output(store) -> None:
-    content = json.loads(ramen("compare", store, "--json", "--table", "all").stdout)
-    assert [one["table"] for one in content["tables"]] == [
-        "accuracy",
-        "averages",
-        "ranking",
-        "time",
-        "memory",
-        "changes",
-    ]
-    assert len(content["tables"][0]["rows"]) == 3 * 16
-    assert content["not_run"] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "give result files or folders, or --run"),
-        (("nowhere",), "there is no file or folder nowhere"),
-        (("--table", "speed", "."), "--table must be one of"),
-        (("--format", "html", "."), "--format must be one of"),
-        (("--format", "csv", "--table", "all", "."), "one kind of table"),
-        (("--run", "--seed", 3, "--seeds", 2), "--seed and --seeds exclude each other"),
-        (("--run", "--method", "tnet"), "did you mean 'tent'"),
-    ],
-)
-def test_bad_input(arguments, message) -> None:
-    result = ramen("compare", *arguments, code=2)
-    assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_compare_runs_what_is_asked_for_and_reports_what_cannot_run(tmp_path, monkeypatch) -> None:

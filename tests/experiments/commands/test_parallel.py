@@ -82,27 +82,6 @@ def test_failed_runs_are_reported_after_the_others(tmp_path):
     assert [one["experiment"]["parameters"]["topk"] for one in swept["failed"]] == [9]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("compare", "--run", "--jobs", 2, "--ray", "local"), "--jobs and --ray exclude each other"),
-        (("compare", ".", "--jobs", 2), "--jobs and --ray need --run"),
-        (("sweep", "--vary", "topk=1,2", "--gpus-per-run", 0.5), "--gpus-per-run needs --ray, got 0.5"),
-        (
-            ("sweep", "--vary", "topk=1,2", "--ray", "local", "--device", "cuda:1"),
-            "--device must be cuda or cpu with --ray, which chooses the GPU, got 'cuda:1'",
-        ),
-        (
-            ("compare", "--run", "--ray", "local", "--gpus-per-run", 1, "--device", "cpu"),
-            "--gpus-per-run must be 0 on --device cpu, got 1",
-        ),
-    ],
-)
-def test_bad_input(arguments, message):
-    shown = command(*arguments, code=2)
-    assert message in " ".join(shown.stderr.replace("│", " ").split())
-
-
 def test_runs_with_a_share_of_a_gpu_are_on_a_gpu():
     """Also if the machine of the command has none."""
     asked = ParallelOptions(ray="auto", gpus_per_run=0.5).check(ExperimentOptions())

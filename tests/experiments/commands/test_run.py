@@ -85,28 +85,6 @@ def test_everything_runs_on_the_tiny_model(tmp_path):
     assert {r["kind"] for r in results} == {"run"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--method", "tnt"], "there is no method 'tnt'"),
-        (["--set", "tpk=1"], "did you mean 'topk'"),
-        (["--protocol", "mixd"], "there is no protocol 'mixd'"),
-        (["--data", "cifar10c"], "needs the folder or file"),
-        (["--data", "arrays", "--root", "x.npz"], "model must be given"),
-        (["--seed", "1", "--seeds", "2"], "give one of them"),
-        (["--preset", "cifar"], "there is no preset 'cifar'"),
-        (["--data-set", "pictures"], "--data-set must be KEY=VALUE"),
-        (["--device", "cuda:99"], "CUDA devices"),
-    ],
-)
-def test_wrong_input(tmp_path, arguments, message, monkeypatch):
-    monkeypatch.setattr(run, "load_model", load_model)
-    result = cli.invoke(app, ["run", *arguments, "--out", str(tmp_path)], env={"COLUMNS": "300"})
-    assert result.exit_code == 2
-    assert message in result.output
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
 def test_ctrl_c_ends_with_the_usual_status(tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

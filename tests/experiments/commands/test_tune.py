@@ -134,25 +134,6 @@ def test_a_stream_of_the_search_is_refused(searched, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--domain", "fog"), "--domain must be one of speckle_noise"),
-        (("--data", "pacs", "--root", "x", "--model", "tiny"), "--domain must name domains"),
-        (("--method", "tnet"), "there is no method 'tnet'"),
-        (("--method", "tent", "--set", "lr=1"), "--set tent.lr: this parameter is to be chosen"),
-        (("--spaces", "nothing.toml"), "there is no file nothing.toml"),
-        (("--jobs", "1", "--ray", "local"), "--jobs and --ray exclude each other"),
-        (("--images", "5"), "--images"),
-        (("--without-labels", "--seed", "1", "--seed", "2"), "--seed"),
-        (("--without-labels", "--ray", "local", "--method", "ensemble"), "--ray"),
-    ],
-)
-def test_mistakes_are_reported_before_anything_runs(tmp_path, words, message):
-    assert message in complaint("tune", *words, "--store", tmp_path)
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.fixture(scope="module")
 def chosen_blindly(tmp_path_factory):
     """Settings of two methods chosen on the first 40 images of a stream of 54."""
