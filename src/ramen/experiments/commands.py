@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramen.experiments.options import ExperimentOptions, Format, Json, Out, ParallelOptions, StoreFolder
+from ramen.experiments.options import ExperimentOptions, Json, OutputOptions, ParallelOptions, StoreFolder
 from ramen.utils.commands import (
     Imports,
     exit_on_error,
@@ -164,15 +164,31 @@ def _last_lines(log: Path) -> list[str]:
         return []
 
 
-def _rows_of(tables: "Sequence[Table]") -> list[dict[str, Any]]:
-    """Tables as JSON."""
-    return [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
+def _show(
+    tables: "Sequence[Table]",
+    content: Mapping[str, Any],
+    records: Sequence[_Record],
+    output: OutputOptions,
+) -> None:
+    """The end of a command: tables, or the content as JSON; then the runs that failed."""
+    if output.json:
+        typer.echo(json.dumps({**content, "failed": failed(records)}, indent=2))
+    else:
+        from ramen.experiments.render import write
+
+        with exit_on_error():
+            write(tables, output.chosen, output.out)
+    exit_if_failed(records)
+
+
+def _as_json(table: "Table") -> dict[str, Any]:
+    return {"title": table.title, "notes": table.notes, "rows": table.records}
 
 
 # -- compare --------------------------------------------------------------------------------------------
 
 
-@with_options(request=ExperimentOptions, parallel=ParallelOptions)
+@with_options(request=ExperimentOptions, parallel=ParallelOptions, output=OutputOptions)
 def compare(
     *,
     results: Annotated[
@@ -192,16 +208,11 @@ def compare(
         list[str] | None,
         typer.Option(help=f"{', '.join(KINDS)} or all; repeatable. Default: {', '.join(_DEFAULT_KINDS)}."),
     ] = None,
-    form: Format = None,
-    out: Out = None,
-    json_output: Json = False,
+    output: OutputOptions,
 ) -> None:
     """Compare methods in tables like the paper's, next to its numbers."""
-    from ramen.experiments.render import choose_format, write
-
     with exit_on_error():
-        chosen = choose_format(form, out)
-        kinds = _kinds(table, chosen, json_output)
+        kinds = _kinds(table, output)
         if not results and not run:
             raise ValueError("give result files or folders, or --run to run experiments first")
         if parallel.asked and not run:
@@ -223,15 +234,8 @@ def compare(
     skipped = _skipped(own)
     for line in skipped:
         typer.echo(f"not run: {line}", err=True)
-    tables = [one for _, one in made]
-    if json_output:
-        content = [{"table": kind, **rows} for (kind, _), rows in zip(made, _rows_of(tables), strict=True)]
-        shown = {"tables": content, "not_run": skipped, "failed": failed(own)}
-        typer.echo(json.dumps(shown, indent=2))
-    else:
-        with exit_on_error():
-            write(tables, chosen, out)
-    exit_if_failed(own)
+    content = {"tables": [{"table": kind, **_as_json(one)} for kind, one in made], "not_run": skipped}
+    _show([one for _, one in made], content, own, output)
 
 
 def _default_methods(tuned: Path | None) -> list[str]:
@@ -242,15 +246,14 @@ def _default_methods(tuned: Path | None) -> list[str]:
     return list(TITLES if tuned is None else TunedValues.read(tuned).chosen)
 
 
-def _kinds(given: list[str] | None, form: str, json_output: bool) -> list[str]:
+def _kinds(given: list[str] | None, output: OutputOptions) -> list[str]:
     from ramen.utils.checks import choice
 
-    single = form == "csv" and not json_output  # one header for all rows
-    kinds = given or (_DEFAULT_KINDS[:1] if single else _DEFAULT_KINDS)
+    kinds = given or (_DEFAULT_KINDS[:1] if output.single else _DEFAULT_KINDS)
     for kind in kinds:
         choice("--table", kind, (*KINDS, "all"))
     chosen = list(KINDS) if "all" in kinds else list(dict.fromkeys(kinds))
-    if single and len(chosen) > 1:
+    if output.single and len(chosen) > 1:
         raise ValueError(
             f"--format csv writes one kind of table, got {', '.join(chosen)}: choose with --table"
         )
@@ -267,7 +270,7 @@ def _skipped(records: Sequence[_Record]) -> list[str]:
 # -- sweep ------------------------------------------------------------------------------------------------
 
 
-@with_options(request=ExperimentOptions, parallel=ParallelOptions)
+@with_options(request=ExperimentOptions, parallel=ParallelOptions, output=OutputOptions)
 def sweep(
     *,
     vary: Annotated[
@@ -285,19 +288,16 @@ def sweep(
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the curves. Default: `figures` in the store.")
     ] = None,
-    form: Format = None,
-    out: Out = None,
-    json_output: Json = False,
+    output: OutputOptions,
 ) -> None:
     """Vary a hyper-parameter or switch off parts of Ramen; zero-shot and EntMin are the references."""
-    from ramen.experiments.render import choose_format, write
     from ramen.experiments.variations import experiments, parse_variation
 
     tables: list[Table] = []
     notes: list[str] = []
     drawn: list[Path] = []
     with exit_on_error():
-        chosen = choose_format(form, out)
+        single = output.single
         for text in vary:
             parse_variation(text, request.draft([method])[0])  # refuses a mistake before anything is loaded
         asked = parallel.check(request).plan(list(dict.fromkeys([method, *_REFERENCES])))
@@ -315,17 +315,12 @@ def sweep(
             if all(one["kind"] == "failed" for one in own):
                 continue
             curve = _curve(variation, method, own, [found[one.key()] for one in references])
-            tables += _tables(curve, own, with_cost=chosen != "csv" or json_output)  # one header for all rows
+            tables += _tables(curve, own, with_cost=not single)
             drawn.append(_draw(curve, figures or store / "figures"))
     for line in [*notes, *(f"Figure: {path}" for path in drawn)]:
         typer.echo(line, err=True)
-    if json_output:
-        content = {"tables": _rows_of(tables), "figures": list(map(str, drawn)), "failed": failed(records)}
-        typer.echo(json.dumps(content, indent=2))
-    else:
-        with exit_on_error():
-            write(tables, chosen, out)
-    exit_if_failed(records)
+    content = {"tables": list(map(_as_json, tables)), "figures": list(map(str, drawn))}
+    _show(tables, content, records, output)
 
 
 def _write_plan(
@@ -472,7 +467,7 @@ def _provenance(search: "Search", records: Sequence[Mapping[str, Any]]) -> dict[
 # -- reproduce ------------------------------------------------------------------------------------------
 
 
-@with_options(parallel=ParallelOptions)
+@with_options(parallel=ParallelOptions, output=OutputOptions)
 def reproduce(
     *,
     table: Annotated[int | None, typer.Option(min=1, max=9, help="The number of a table.")] = None,
@@ -497,21 +492,17 @@ def reproduce(
     dtype: Annotated[str | None, typer.Option(help="Default: float16 on cuda, else float32.")] = None,
     parallel: ParallelOptions,
     store: StoreFolder = Path("results"),
-    form: Format = None,
-    out: Out = None,
-    json_output: Json = False,
+    output: OutputOptions,
 ) -> None:
     """Repeat a table or figure of the paper; without one, list them with what they take on this machine."""
     from rich.console import Console
 
-    from ramen.experiments.render import choose_format, write
     from ramen.experiments.reproduce import Setup, draw, fetch, find, model_of, tables
 
     console = Console(stderr=True)
     with exit_on_error():
-        chosen = choose_format(form, out)
         if table is None and figure is None:
-            _list_exhibits(console, seeds, device, dtype, chosen, out, json_output)
+            _list_exhibits(console, seeds, device, dtype, output)
             return
         if table is not None and figure is not None:
             raise ValueError("--table and --figure exclude each other: give one of them")
@@ -532,14 +523,9 @@ def reproduce(
         draw(path, title, found)
         made = tables(exhibit, name, found)
     console.print(f"Figure: {path}", highlight=False, soft_wrap=True)
-    if json_output:
-        rows = [row for one in made for row in one.records]
-        content = {"exhibit": exhibit.name, "data": name, "numbers": rows, "figure": str(path)}
-        typer.echo(json.dumps({**content, "failed": failed(results)}, indent=2))
-    else:
-        with exit_on_error():
-            write(made, chosen, out)
-    exit_if_failed(results)
+    rows = [row for one in made for row in one.records]
+    content = {"exhibit": exhibit.name, "data": name, "numbers": rows, "figure": str(path)}
+    _show(made, content, results, output)
 
 
 def _measured(
@@ -569,26 +555,21 @@ def _measured(
 
 
 def _list_exhibits(
-    console: "Console",
-    seeds: int,
-    device: str | None,
-    dtype: str | None,
-    form: str,
-    out: Path | None,
-    json_output: bool,
+    console: "Console", seeds: int, device: str | None, dtype: str | None, output: OutputOptions
 ) -> None:
     """All exhibits, with what they take at the speed that this machine has."""
-    from ramen.experiments.render import write
     from ramen.experiments.reproduce import listing, measure
     from ramen.utils.devices import device_and_dtype_names
 
     with console.status("timing passes on this machine"):
         speed = measure(*device_and_dtype_names(device, dtype))
     made = listing(speed, seeds)
-    if json_output:
+    if output.json:
         typer.echo(json.dumps({"exhibits": made.records}, indent=2))
     else:
-        write([made], form, out)
+        from ramen.experiments.render import write
+
+        write([made], output.chosen, output.out)
 
 
 # -- report, models ---------------------------------------------------------------------------------------

@@ -11,11 +11,6 @@ from ramen.experiments.experiment import Experiment, plan
 from ramen.utils.commands import FieldsOf, refuse_torchrun
 
 StoreFolder = Annotated[Path, typer.Option(help="Folder of results; those that exist are not run again.")]
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="rich, markdown, latex or csv. Default: by the suffix of --out."),
-]
-Out = Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print results as JSON on standard output, all else on standard error.")
 ]
@@ -139,6 +134,34 @@ class ParallelOptions:
         if self.gpus_per_run and not str(device).startswith("cuda"):
             raise ValueError(f"--gpus-per-run must be 0 on --device {device}, got {self.gpus_per_run:g}")
         return replace(request, fields={**request.fields, **_given({"device": device})})
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How a command shows its tables."""
+
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="rich, markdown, latex or csv. Default: by the suffix of --out."),
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="A file for the tables, instead of the terminal.")] = None
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        """Refuse a format that is not known."""
+        _ = self.chosen
+
+    @property
+    def chosen(self) -> str:
+        """The format."""
+        from ramen.experiments.render import choose_format
+
+        return choose_format(self.form, self.out)
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one header for all rows."""
+        return self.chosen == "csv" and not self.json
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -56,9 +55,7 @@ class Pool(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -124,7 +121,7 @@ class LocalPool(Pool):
     def close(self) -> None:
         """End idle processes, kill those that are busy."""
         for worker in self.workers:
-            worker.kill_if_busy()
+            worker.stop(signal.SIGKILL)
         self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in self.workers:
             worker.close()
@@ -176,17 +173,12 @@ class _Worker:
             self.process.start()
         other.close()
 
-    def stop(self) -> None:
+    def stop(self, number: int = signal.SIGINT) -> None:
         with self._lock:
             self._stopped = True
             if self._busy and self.process is not None and self.process.pid is not None:
-                os.kill(self.process.pid, signal.SIGINT if self._listens else signal.SIGKILL)
-
-    def kill_if_busy(self) -> None:
-        with self._lock:
-            self._stopped = True
-            if self._busy and self.process is not None:
-                self.process.kill()
+                with suppress(ProcessLookupError):
+                    os.kill(self.process.pid, number if self._listens else signal.SIGKILL)
 
     def close(self) -> None:
         if self.process is None or self._pipe is None:
@@ -282,7 +274,7 @@ class RayPool(Pool):
         if self._is_ours:
             self._join(address, options or {})
         self._running: dict[Any, Future[Any]] = {}
-        lack = self._lack({"GPU": gpus, "CPU": 1.0})
+        lack = self._lack(GPU=gpus, CPU=1.0)
         if lack and address == LOCAL:
             self.close()
             raise ValueError(f"--ray: {lack}")
@@ -302,7 +294,7 @@ class RayPool(Pool):
         except Exception as error:  # Ray raises what it likes if one of its processes does not start
             raise OSError(f"--ray: Ray does not start: {error}") from None
 
-    def _lack(self, needs: dict[str, float]) -> str:
+    def _lack(self, **needs: float) -> str:
         """What no node has enough of now, in words; a node that has it may join later."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         for name, needed in needs.items():
@@ -334,14 +326,15 @@ class RayPool(Pool):
         if isinstance(error, errors.RayTaskError):  # the function's own
             cause: BaseException = error.cause
             return cause
-        if isinstance(error, errors.WorkerCrashedError | errors.NodeDiedError | errors.LocalRayletDiedError):
-            return DiedError("its process or its node died")
-        if isinstance(error, errors.OutOfMemoryError):
-            return DiedError("its node ran out of memory")
-        if isinstance(error, errors.ObjectLostError):
-            return DiedError("the node with its result died")
-        if isinstance(error, errors.TaskCancelledError):
-            return DiedError("it was cancelled")
+        for kinds, reason in (
+            ((errors.WorkerCrashedError, errors.NodeDiedError), "its process or its node died"),
+            ((errors.LocalRayletDiedError,), "its process or its node died"),
+            ((errors.OutOfMemoryError,), "its node ran out of memory"),
+            ((errors.ObjectLostError,), "the node with its result died"),
+            ((errors.TaskCancelledError,), "it was cancelled"),
+        ):
+            if isinstance(error, kinds):
+                return DiedError(reason)
         if isinstance(error, errors.RayError):  # above all: this package cannot be imported there
             return OSError(f"Ray could not run it: {describe_error(error)}")
         return error
