@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ramen.methods._registry import describe
+from ramen.experiments.values import read_toml, require_parameters
 from ramen.utils.checks import nearest
 
 FILE = Path(__file__).with_suffix(".toml")
@@ -88,12 +88,7 @@ def _values(table: Mapping[str, Any], names: list[str], place: int) -> dict[str,
 def _read(name: str) -> Preset:
     """A preset of the user's own."""
     path = Path(name).expanduser()
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"preset: there is no file {path}") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
-        raise ValueError(f"preset: {path} cannot be read: {error}") from None
+    content = read_toml("preset", path)
     facts = {fact: content.pop(fact) for fact in _FACTS if fact in content}
     if not isinstance(facts.get("data", []), list):
         raise ValueError(f"preset {path}: data must be a list of names, got {facts['data']!r}")
@@ -102,7 +97,7 @@ def _read(name: str) -> Preset:
 
 
 def _check(path: Path, rows: Mapping[str, Any]) -> None:
-    """Refuse unknown protocols, methods and parameters: a misspelt name would have no effect."""
+    """Refuse unknown protocols, methods and parameters."""
     from ramen.data.streams.stream import PROTOCOLS
 
     for protocol, methods in rows.items():
@@ -110,14 +105,7 @@ def _check(path: Path, rows: Mapping[str, Any]) -> None:
             hint = nearest(protocol, [*PROTOCOLS, *_FACTS])
             raise ValueError(f"preset {path}: {protocol!r} is neither a protocol nor a known key{hint}")
         for method, parameters in methods.items():
-            try:
-                known = describe(method).defaults
-            except ValueError as error:
-                raise ValueError(f"preset {path}: {error}") from None
-            for parameter in parameters:
-                if parameter not in known or parameter == "seed":
-                    hint = nearest(parameter, set(known) - {"seed"})
-                    raise ValueError(f"preset {path}: {method} has no parameter {parameter!r}{hint}")
+            require_parameters(f"preset {path}", method, parameters)
 
 
 def find_preset(name: str | None, data: str, model: str | None = None) -> Preset:

@@ -123,6 +123,11 @@ class Status:
         self.state, self.detail, self.seconds = state, detail, seconds
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more will be done about it."""
+        return self.state in (FINISHED, FAILED, STOPPED)
+
+    @property
     def cells(self) -> tuple[str, str, str, str]:
         """Images, rate, accuracy and state, in words."""
         now = self.progress

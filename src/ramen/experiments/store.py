@@ -6,7 +6,6 @@ that is, ``.STEM.ckpt`` resumes it, and ``STEM.log`` says why it failed.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,8 +41,12 @@ def write_result(path: Path | str, result: Mapping[str, Any]) -> None:
     if "schema" in result:
         raise ValueError(f"result must not have a key 'schema', got {result['schema']!r}: it is added here")
     content = {"schema": SCHEMA, **result}
-    _require_plain("result", content)
-    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    if json.loads(text) != content:
+        raise TypeError(
+            "result must have strings as keys, and lists: reading the file would not restore others"
+        )
+    files.write_text(path, text + "\n")
 
 
 def read_result(path: Path | str) -> dict[str, Any]:
@@ -67,23 +70,6 @@ def read_result(path: Path | str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _require_plain(where: str, value: object) -> None:
-    """Refuse values that reading the file would not restore."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if type(key) is not str:
-                raise TypeError(f"{where}: keys must be strings, got {type(key).__name__} {key!r}")
-            _require_plain(f"{where}[{key!r}]", inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            _require_plain(f"{where}[{number}]", inner)
-    elif type(value) is float:
-        if not math.isfinite(value):
-            raise ValueError(f"{where} must be finite, got {value}; use None for a missing value")
-    elif value is not None and type(value) not in (str, int, bool):
-        raise TypeError(f"{where} must be a plain value, got {type(value).__name__} {value!r}")
 
 
 # -- a folder -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import ramen.data.catalogue as datasets
 from ramen.experiments.experiment import Experiment
 from ramen.experiments.render import WORDS, Column, Table, duration
 from ramen.experiments.store import DamagedResultError, read_result
-from ramen.experiments.values import from_plain, plain
+from ramen.experiments.values import from_plain, plain, read_toml, require_parameters
 from ramen.methods._registry import describe
 from ramen.utils import checks
 from ramen.utils.checks import nearest
@@ -75,25 +74,14 @@ def load_spaces(path: Path | None = None) -> SearchSpaces:
     """The search spaces of a TOML file; this package's own if None."""
     path = SPACES if path is None else Path(path).expanduser()
     where = f"search spaces {path}"
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"search spaces: there is no file {path}") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
-        raise ValueError(f"search spaces: {path} cannot be read: {error}") from None
+    content = read_toml("search spaces", path)
     if "budget" not in content:
         raise ValueError(f"{where}: budget is missing")
     budget = checks.integer(f"{where}: budget", content.pop("budget"), 1)
     grids = dict(_grids(where, content, budget))
     default = grids.pop("default", {})
     for method, grid in grids.items():
-        try:
-            known = set(describe(method).defaults) - {"seed"}
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-        for parameter in set(grid) - known:
-            hint = nearest(parameter, known)
-            raise ValueError(f"{where}: {method} has no parameter {parameter!r}{hint}")
+        require_parameters(where, method, grid)
     return SearchSpaces(budget, grids, default)
 
 

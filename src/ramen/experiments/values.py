@@ -5,7 +5,9 @@ JSON has no infinity: results store it as the string "inf".
 
 import ast
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ramen.methods._registry import describe, list_methods
@@ -98,6 +100,27 @@ def from_plain(value: Any) -> Any:
     if isinstance(value, list):
         return [from_plain(item) for item in value]
     return _INFINITIES.get(value, value) if isinstance(value, str) else value
+
+
+def read_toml(what: str, path: Path) -> dict[str, Any]:
+    """The content of a user's file; ValueError, which says what it is, if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{what}: there is no file {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
+        raise ValueError(f"{what}: {path} cannot be read: {error}") from None
+
+
+def require_parameters(where: str, method: str, given: Iterable[str]) -> None:
+    """Refuse a method and parameters that there are not: a misspelt name would have no effect."""
+    try:
+        known = set(describe(method).defaults) - {"seed"}
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    for parameter in given:
+        if parameter not in known:
+            raise ValueError(f"{where}: {method} has no parameter {parameter!r}{nearest(parameter, known)}")
 
 
 def with_defaults(method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -262,7 +262,6 @@ class _Job:
     experiment: Experiment
     status: Status
     record: Record | None = None
-    over: bool = False
     future: Future[Ended] | None = None
     deaths: int = 0
     not_before: float = 0.0  # as time.monotonic counts
@@ -278,7 +277,7 @@ class _Runs:
     def finish(self, submit: Callable[[_Job], Future[Ended]], request: StopRequest) -> None:
         if self._jobs and self._pool.notice:
             self._table.print(self._pool.notice)
-        while left := [job for job in self._jobs if not job.over]:
+        while left := [job for job in self._jobs if not job.status.over]:
             if request.requested and not self._stopping:
                 self._stop()
             now = time.monotonic()
@@ -308,8 +307,8 @@ class _Runs:
     def _stop(self) -> None:
         self._stopping = True
         for job in self._jobs:
-            if not job.over and (job.future is None or job.future.cancel()):
-                self._end(job, progress.STOPPED)
+            if not job.status.over and (job.future is None or job.future.cancel()):
+                self._stopped(job)
         self._pool.stop()
 
     def _ended(self, job: _Job, future: Future[Ended]) -> None:
@@ -333,9 +332,9 @@ class _Runs:
                 self._store.write(job.experiment, end.record, end.answers)
             self._store.log(job.experiment).unlink(missing_ok=True)  # of an earlier attempt
             job.record = end.record
-            self._end(job, progress.FINISHED, seconds=end.seconds)
+            job.status.is_now(progress.FINISHED, seconds=end.seconds)
         elif self._stopping:
-            self._end(job, progress.STOPPED)
+            self._stopped(job)
         elif end.state == "busy":
             job.not_before = time.monotonic() + _BUSY_SECONDS
             job.status.is_now(progress.ELSEWHERE, end.reason)
@@ -352,10 +351,8 @@ class _Runs:
         else:
             files.write_text(log, text)
         job.record = _failure(job.experiment, reason, log)
-        self._end(job, progress.FAILED, reason)
+        job.status.is_now(progress.FAILED, reason)
 
-    def _end(self, job: _Job, state: str, detail: str = "", seconds: float | None = None) -> None:
-        job.over = True
-        job.status.is_now(state, detail, seconds)
-        if state == progress.STOPPED:
-            self._store.log(job.experiment, self._owner).unlink(missing_ok=True)
+    def _stopped(self, job: _Job) -> None:
+        job.status.is_now(progress.STOPPED)
+        self._store.log(job.experiment, self._owner).unlink(missing_ok=True)
