@@ -24,7 +24,6 @@ from ramen.utils.numerics import plain_numerics
 PAIRS = 10_000_000  # their standard error is at most 0.05 points
 _BLOCK = 1 << 15  # pairs whose embeddings are multiplied together
 _TIMED_BATCHES = 5  # the last ones, when the memory is fullest
-Report = Callable[[int, int], object]  # how much is done, and how much there is
 
 
 # -- similarity -------------------------------------------------------------------------------------
@@ -53,62 +52,31 @@ def similarity(
     pairs: int = PAIRS,
     bins: int = 10,
     seed: int = 0,
-    report: Report = lambda done, total: None,
-) -> dict[str, Bins | None]:
-    """Do similar images come from the same domain? Pairs drawn at random, binned by cosine similarity.
-
-    Returns:
-        ``"all"``: of all pairs. ``"class"``: of those of one pseudo-class, which are what a class's queue
-        compares. None if there is no such pair.
-    """
-    embeddings, classes = embed(classifier, stream, batch, report)
+) -> Bins:
+    """Do similar images come from the same domain? Pairs drawn at random, binned by cosine similarity."""
+    embeddings = embed(classifier, stream, batch)
     usable = embeddings.isfinite().all(1)
     domains = torch.from_numpy(stream.domain.copy()).to(embeddings.device)[usable]
-    embeddings, classes = embeddings[usable].float(), classes[usable]
-    found: dict[str, Bins | None] = {}
-    for name, groups in (("all", torch.zeros_like(classes)), ("class", classes)):
-        drawn = draw_pairs(groups.cpu().numpy(), pairs, Draws(seed, f"pairs: {name}"))
-        if drawn is None:
-            found[name] = None
-            continue
-        left, right = (torch.from_numpy(side).to(embeddings.device) for side in drawn)
-        blocks = zip(left.split(_BLOCK), right.split(_BLOCK), strict=True)
-        alike = torch.cat([(embeddings[a] * embeddings[b]).sum(1) for a, b in blocks])
-        found[name] = binned(alike, domains[left] == domains[right], bins)
-    return found
+    embeddings = embeddings[usable].float()
+    drawn = draw_pairs(checks.integer("images", len(embeddings), 2), pairs, Draws(seed, "pairs: all"))
+    left, right = (torch.from_numpy(side).to(embeddings.device) for side in drawn)
+    blocks = zip(left.split(_BLOCK), right.split(_BLOCK), strict=True)
+    alike = torch.cat([(embeddings[a] * embeddings[b]).sum(1) for a, b in blocks])
+    return binned(alike, domains[left] == domains[right], bins)
 
 
 @plain_numerics()
 @torch.no_grad()
-def embed(
-    classifier: ZeroShotClassifier, stream: Stream, batch: int, report: Report = lambda done, total: None
-) -> tuple[Tensor, Tensor]:
-    """Zero-shot embeddings ``(N, d)`` and predicted classes ``(N,)`` of a stream, in its order."""
-    embeddings: list[Tensor] = []
-    classes: list[Tensor] = []
-    for part in stream.batches(batch):
-        images = classifier.preprocess(stream.read(part)).to(classifier.device)
-        embeddings.append(classifier.encode(images))
-        classes.append(classifier.logits(embeddings[-1]).argmax(1))
-        report(part.stop, len(stream))
-    return torch.cat(embeddings), torch.cat(classes)
+def embed(classifier: ZeroShotClassifier, stream: Stream, batch: int) -> Tensor:
+    """Zero-shot embeddings ``(N, d)`` of a stream, in its order."""
+    return torch.cat([classifier.encode(_read(classifier, stream, part)) for part in stream.batches(batch)])
 
 
-def draw_pairs(
-    groups: NDArray[np.int64], count: int, draws: Draws
-) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """``count`` pairs of different images of one group, each such pair as likely; None if there is none."""
-    order = np.argsort(groups, kind="stable")
-    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    ordered_pairs = np.cumsum(sizes * (sizes - 1))
-    if not len(sizes) or ordered_pairs[-1] == 0:
-        return None
-    number = (draws.uniform(count) * ordered_pairs[-1]).astype(np.int64)
-    group = np.searchsorted(ordered_pairs, number, side="right")
-    within = number - (ordered_pairs - sizes * (sizes - 1))[group]
-    first, second = np.divmod(within, sizes[group] - 1)
-    second += second >= first  # an image is not paired with itself
-    return order[starts[group] + first], order[starts[group] + second]
+def draw_pairs(images: int, count: int, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``count`` ordered pairs of different images, each pair as likely."""
+    number = (draws.uniform(count) * images * (images - 1)).astype(np.int64)
+    first, second = np.divmod(number, images - 1)
+    return first, second + (second >= first)  # an image is not paired with itself
 
 
 def binned(similarities: Tensor, same: Tensor, bins: int = 10) -> Bins:
@@ -173,7 +141,6 @@ def without_cache(
     after: int = 1000,
     batch: int = 100,
     seed: int = 0,
-    report: Report = lambda done, total: None,
 ) -> CacheTimes:
     """Time Ramen on a part of a stream, and the gradients of some images' support sets.
 
@@ -187,7 +154,6 @@ def without_cache(
         after: How many images fill the memory first (whole batches).
         batch: Images per batch.
         seed: Ramen's seed.
-        report: Called with the number of images answered and how many there will be.
     """
     checks.integer("queries", queries, 1)
     if checks.integer("after", after, 0) + queries > len(stream):
@@ -206,7 +172,6 @@ def without_cache(
             fresh_from = part.start  # the numbers of entries count from there
         support, taken = _timed(classifier, partial(_support, method, images))
         times.append((taken, len(images)))
-        report(part.stop, after + batch)
         for row in range(min(len(images), queries - len(spent)) if part.start >= after else 0):
             chosen = support.valid[row]
             positions = (support.numbers[row][chosen] + fresh_from).tolist()

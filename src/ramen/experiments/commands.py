@@ -546,9 +546,7 @@ def _measured(
     stream = resources.stream(own)
     classifier = resources.classifier(own, stream.dataset.classes)
     if exhibit.name == "table 4":
-        return with_analyses(
-            found, setup, bins=similarity(classifier, stream, batch=own.batch)["all"]
-        ), results
+        return with_analyses(found, setup, bins=similarity(classifier, stream, batch=own.batch)), results
     after = min(5000, len(stream) // 2)
     times = without_cache(classifier, stream, own.parameters, after=after, batch=own.batch)
     return with_analyses(found, setup, times=times), results

@@ -41,8 +41,6 @@ def draw_sweep(path: Path | str, sweep: Sweep) -> None:
 
 def sweep_figure(sweep: Sweep) -> Figure:
     """A curve if numbers were varied, otherwise bars."""
-    if not sweep.points:
-        raise ValueError("sweep must have points, got none")
     title = f"{paper.title(sweep.method)}, {sweep.parameter}: {sweep.data}, {sweep.protocol}, {sweep.model}"
     if all(isinstance(point.value, int | float) for point in sweep.points):
         return _curve(sweep, title)
@@ -95,8 +93,6 @@ def grouped_bars(
     """
     lines = lines or {}
     series = list(dict.fromkeys(name for bars in groups.values() for name in bars))
-    if not series:
-        raise ValueError("groups must hold at least one bar, got none")
     means = [mean for bars in groups.values() for mean, _ in bars.values()] + list(lines.values())
     floor = _floor(means)
     width = 0.8 / len(series)
@@ -203,8 +199,6 @@ def composition_map(
         title: The heading; the mean of the diagonal is added.
     """
     table = np.asarray(counts, dtype=float)
-    if table.shape != (len(domains), len(domains)):
-        raise ValueError(f"counts must be {len(domains)} x {len(domains)}, got shape {table.shape}")
     totals = table.sum(1, keepdims=True)
     shares = np.where(totals > 0, 100 * table / np.where(totals > 0, totals, 1), np.nan)
     same = float(np.nanmean(np.diag(shares))) if (totals > 0).any() else float("nan")

@@ -430,7 +430,8 @@ def beside(numbers: Sequence[Number], results: Mapping[str, Result], setup: Setu
 def _reason(result: Result, number: Number, setup: Setup) -> str | None:
     """Why a result cannot be compared with the paper's number."""
     theirs = {**result["experiment"], "model": f"{setup.architecture}/openai"}
-    return _other_weights(setup) or paper.why_not_comparable({**result, "experiment": theirs}, number.varied)
+    other = paper.why_not_comparable({**result, "experiment": theirs}, number.varied)
+    return "; ".join(filter(None, (_other_weights(setup), other))) or None
 
 
 def _other_weights(setup: Setup) -> str | None:
@@ -471,7 +472,8 @@ def with_analyses(
 ) -> list[Number]:
     """The numbers that are no runs' filled in: pairs by similarity, time without the cache."""
     if bins is not None:
-        reason = _other_weights(setup) or (f"{QUICK_IMAGES:,} images" if setup.quick else None)
+        fewer = f"{QUICK_IMAGES:,} images" if setup.quick else None
+        reason = "; ".join(filter(None, (_other_weights(setup), fewer))) or None
         pairs = zip(found, bins.shares, bins.errors, strict=True)
         filled = [replace(one, values=(share,), error=e, reason=reason) for one, share, e in pairs]
         return [_explained(one, setup) for one in filled]

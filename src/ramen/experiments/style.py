@@ -101,17 +101,8 @@ def legend_above(axes: Axes, first: Sequence[str] = ()) -> None:
 
 
 def save(path: Path | str, figure: Figure) -> None:
-    """Write a figure on white, atomically; the file's suffix (``.svg``, ``.png``, ``.pdf``) is its format.
-
-    Args:
-        path: The file; missing parent folders are created.
-        figure: What to write.
-    """
-    path = Path(path)
-    formats = ("svg", "png", "pdf")
-    form = path.suffix.lower().removeprefix(".")
-    if form not in formats:
-        raise ValueError(f"path must end with one of .{', .'.join(formats)}, got {path}")
+    """Write a figure on white, atomically; the file's suffix (``.svg``, ``.png``, ``.pdf``) is its format."""
+    form = Path(path).suffix.lower().removeprefix(".")
     dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
     with mpl.rc_context(_LOOK | _FILES), atomic_write(path) as file:
         figure.savefig(file, format=form, dpi=150, facecolor="white", metadata=dateless)

@@ -12,7 +12,7 @@ from ramen.experiments.paper import RULE, Value, differs
 from ramen.experiments.render import MARK, WORDS, Column, Table
 from ramen.experiments.results import Result, Rows, parameters, row_title, setting_key
 from ramen.experiments.significance import LEVEL, holm, mean_ranks, paired_p, worst_tenth
-from ramen.experiments.variations import BATCH, VARIANTS
+from ramen.experiments.variations import VARIANTS
 
 REFERENCES = ("clip", "ensemble", "entmin")  # of the paper's figures
 _HEADS = "Gauss, Shot, Impul, Defoc, Glass, Motion, Zoom, Snow, Frost, Fog, Brit, Contr, Elast, Pixel, JPEG"
@@ -385,10 +385,8 @@ def cost_table(rows: Rows) -> Table:
         "Means over seeds; memory is in MiB, the largest of all seeds. Times on different hardware do not "
         "compare."
     )
-    columns, notes = (
-        [name_column(rows), *times, *memory, *stages, *others],
-        [note, *time_notes, *memory_notes],
-    )
+    columns = [name_column(rows), *times, *memory, *stages, *others]
+    notes = [note, *time_notes, *memory_notes]
     return Table(f"Time and memory: {rows.setting}", columns, notes, methods=rows.names).trimmed()
 
 
@@ -401,7 +399,7 @@ def stage_seconds(rows: Rows) -> pd.DataFrame:
 def _time(rows: Rows) -> _Part:
     ms, methods = rows.over("cost.ms_an_image"), rows.facts("method")
     base = next((ms[methods.index(name)] for name in REFERENCES[:2] if name in methods), float("nan"))
-    spent = pd.Series([_paper_seconds(first) for first in rows.firsts], dtype=float)
+    spent = pd.Series([_papers_cost(first)[0] for first in rows.firsts], dtype=float)
     one_pass = paper.seconds("clip")
     passes = [rows.over(f"cost.passes.{way}") for way in ("forward", "backward")]
     numbers = _numbers(
@@ -429,7 +427,7 @@ def _time(rows: Rows) -> _Part:
 
 
 def _memory(rows: Rows) -> _Part:
-    peaks = pd.Series([_paper_peak(first) for first in rows.firsts], dtype=float)
+    peaks = pd.Series([_papers_cost(first)[1] for first in rows.firsts], dtype=float)
     numbers = _numbers(
         rows,
         hardware=[_hardware(group) for group in rows.groups],
@@ -454,8 +452,8 @@ def _hardware(group: Sequence[Result]) -> str:
     return "; ".join(names)
 
 
-def _placement(result: Result) -> str | None:
-    """The name of its row in Table 7, if the paper ran it; a part of the stream is enough, per image."""
+def _papers_cost(result: Result) -> tuple[float | None, float | None]:
+    """Seconds and MiB that the paper reports; a part of its stream is enough, as cost is per image."""
     experiment, setting = result["experiment"], paper.SETTINGS.get(result["experiment"]["data"])
     if (
         setting is None
@@ -464,26 +462,13 @@ def _placement(result: Result) -> str | None:
         or experiment["label"] is not None
         or paper.other_parameters(experiment, frozenset({"placement"})) is not None
     ):
-        return None
-    method = str(experiment["method"])
-    return str(parameters(result)["placement"]) if method == "ramen" else method
-
-
-def _paper_seconds(result: Result) -> float | None:
-    place, experiment = _placement(result), result["experiment"]
-    if place is None or experiment["data"] != "cifar100c":
-        return None
-    return paper.seconds(experiment["method"], place)
-
-
-def _paper_peak(result: Result) -> float | None:
-    place, data = _placement(result), result["experiment"]["data"]
-    if place is None:
-        return None
-    found = paper.values("mib", data).get(place)
-    if found is None and place == "encoder":
-        found = paper.values("peak", data).get("")
-    return None if found is None else found.mean
+        return None, None
+    data, method = experiment["data"], experiment["method"]
+    place = parameters(result)["placement"] if method == "ramen" else method
+    peaks = paper.values("mib", data) or paper.values("peak", data)
+    mib = peaks.get(place, peaks.get("") if place == "encoder" else None)
+    seconds = paper.seconds(method, place) if data == "cifar100c" else None
+    return seconds, None if mib is None else mib.mean
 
 
 # -- changed answers ----------------------------------------------------------------------------------------
@@ -570,17 +555,17 @@ def sweep_of(rows: Rows, parameter: str, method: str = "ramen") -> Sweep:
         parameter: A parameter of the method, ``batch``, or a key of ``variations.VARIANTS``.
         method: The method whose parameter it is.
     """
-    methods, averages = rows.facts("method"), rows.over("scores.average")
+    methods = rows.facts("method")
     own = [row for row, name in enumerate(methods) if name == method]
     if not own:
         raise ValueError(f"results must hold runs of {method!r}, got none")
-    variants = VARIANTS.get(parameter)
-    varied = frozenset(name for one in variants.values() for name in one) if variants else {parameter}
-    _require_alike(rows, own, frozenset(varied))
-    printed, note = _reported([rows.firsts[row] for row in own], parameter, frozenset(varied))
-    values = {row: _varied_value(rows.firsts[row], parameter, frozenset(varied)) for row in own}
-    own.sort(key=lambda row: _place(values[row], parameter))
-    deviations = rows.over("scores.average", "std")
+    variants = VARIANTS.get(parameter, {})
+    varied = frozenset(name for settings in variants.values() for name in settings) or frozenset({parameter})
+    _require_alike(rows, own, varied)
+    printed, note = _reported([rows.firsts[row] for row in own], parameter, varied)
+    values = {row: _varied_value(rows.firsts[row], parameter, varied) for row in own}
+    own.sort(key=lambda row: _order(values[row], list(variants)))
+    averages, deviations = rows.over("scores.average"), rows.over("scores.average", "std")
     points = [
         Point(
             values[row],
@@ -594,9 +579,14 @@ def sweep_of(rows: Rows, parameter: str, method: str = "ramen") -> Sweep:
     ]
     others = [row for row, name in enumerate(methods) if name in REFERENCES and name != method]
     lines = {row_title(rows.firsts[row]): float(averages[row]) for row in others}
-    first = rows.firsts[own[0]]["experiment"]
-    facts = first["data"], first["model"], first["protocol"]
-    return Sweep(parameter, method, *facts, points, lines, note, rows.only(own))
+    data, model, protocol = (rows.facts(name)[own[0]] for name in ("data", "model", "protocol"))
+    return Sweep(parameter, method, data, model, protocol, points, lines, note, rows.only(own))
+
+
+def _order(value: Any, variants: Sequence[str]) -> tuple[bool, float, str]:
+    """Variants in the paper's order; numbers by their size, then words such as "auto"."""
+    number = variants.index(value) if value in variants else value
+    return (False, number, "") if isinstance(number, int | float) else (True, 0, str(value))
 
 
 def sweep_table(sweep: Sweep) -> Table:
@@ -607,82 +597,62 @@ def sweep_table(sweep: Sweep) -> Table:
     values = [point.value if isinstance(point.value, int | float) else None for point in points]
     form = WORDS if sweep.parameter in VARIANTS else "s"
     found, blank = _beside(rows, "scores.average", printed), [None] * len(lines)
+    names = Column(sweep.parameter, values, form, texts=labels, links=_links(rows, labels))
+    others = [
+        gain_column(rows),
+        paper_column(printed),
+        _difference_column(found, [None] * len(points)),
+        time_column(rows),
+        seeds_column(rows),
+    ]
     columns = [
-        Column(sweep.parameter, values, form, texts=labels, links=_links(rows, labels)).longer(
-            blank, [*lines]
-        ),
+        names.longer(blank, [*lines]),
         average_column(rows).longer([*lines.values()]),
-        *(
-            column.longer(blank)
-            for column in (
-                gain_column(rows),
-                paper_column(printed),
-                _difference_column(found, [None] * len(points)),
-                time_column(rows),
-                seeds_column(rows),
-            )
-        ),
+        *(column.longer(blank) for column in others),
     ]
     notes = [_MARK_NOTE] if any(printed) else []
     notes += [sweep.note] if sweep.note else []
-    names = ("data", "model", "protocol", "method", "parameter")
-    facts = {name: getattr(sweep, name) for name in names}
-    numbers = found.drop(columns="difference").assign(
-        value=pd.Series([point.value for point in points], dtype=object),
-        seeds=[point.seeds for point in points],
-        **facts,
-    )
-    records = _records(numbers[[*names, "value", "seeds", *found.columns.drop("difference")]])
+    own = pd.Series([point.value for point in points], dtype=object)
+    records = _records(_numbers(rows, parameter=sweep.parameter, value=own, **found))
+    facts = {name: getattr(sweep, name) for name in ("data", "model", "protocol", "parameter")}
     records += [{**facts, "method": title, "measured": mean} for title, mean in lines.items()]
     aside = [False] * len(points) + [True] * len(lines)
     methods = [paper.title(sweep.method)] * len(points) + list(lines)
     return Table(sweep.title, columns, notes, records, aside, methods).trimmed()
 
 
-def _require_alike(rows: Rows, own: Sequence[int], varied: frozenset[str]) -> None:
-    def facts(row: int) -> dict[str, Any]:
-        experiment = rows.firsts[row]["experiment"]
-        others = {k: v for k, v in experiment.items() if k not in ("parameters", "seed", "label")}
-        return {**others, **parameters(rows.firsts[row])}
+def _facts(result: Result) -> dict[str, Any]:
+    """What may be varied, by name: settings of the experiment and parameters of the method."""
+    apart = ("parameters", "seed", "label")
+    settings = {name: value for name, value in result["experiment"].items() if name not in apart}
+    return {**settings, **parameters(result)}
 
-    first = facts(own[0])
-    for row in own[1:]:
-        for name, value in facts(row).items():
+
+def _require_alike(rows: Rows, own: Sequence[int], varied: frozenset[str]) -> None:
+    first, key = _facts(rows.firsts[own[0]]), setting_key(rows.firsts[own[0]])
+    for row in own:
+        for name, value in _facts(rows.firsts[row]).items():
             if name not in varied and value != first.get(name):
                 raise ValueError(
                     f"results must differ in {', '.join(sorted(varied))} alone, got {name} "
                     f"{first.get(name)!r} and {value!r}"
                 )
-    settings = [setting_key(first) for first in rows.firsts]
-    for row, setting in enumerate(settings):
-        if setting != settings[own[0]]:
-            raise ValueError(
-                f"results must be of one stream and model, got another for {row_title(rows.firsts[row])}"
-            )
+    for one in rows.firsts:
+        if setting_key(one) != key:
+            raise ValueError(f"results must be of one stream and model, got another for {row_title(one)}")
 
 
 def _varied_value(result: Result, parameter: str, varied: frozenset[str]) -> Any:
-    experiment, own = result["experiment"], parameters(result)
-    if parameter == BATCH:
-        return experiment["batch"]
+    own = _facts(result)
     if parameter not in VARIANTS:
         if parameter not in own:
-            raise ValueError(f"method {experiment['method']!r} has no parameter {parameter!r}")
+            raise ValueError(f"method {own['method']!r} has no parameter {parameter!r}")
         return own[parameter]
-    everything = dict.fromkeys(varied, True)
     for name, settings in VARIANTS[parameter].items():
-        if all(own[key] == value for key, value in {**everything, **settings}.items()):
+        if all(own[key] == value for key, value in {**dict.fromkeys(varied, True), **settings}.items()):
             return name
-    chosen = ", ".join(f"{name}={own[name]}" for name in sorted(everything))
+    chosen = ", ".join(f"{name}={own[name]}" for name in sorted(varied))
     raise ValueError(f"{parameter} has no variant with {chosen}")
-
-
-def _place(value: Any, parameter: str) -> tuple[int, float, str]:
-    """Variants in the paper's order; numbers by their size, then words such as "auto"."""
-    if parameter in VARIANTS:
-        return 0, list(VARIANTS[parameter]).index(value), ""
-    number = isinstance(value, int | float)
-    return (0, value, "") if number else (1, 0, str(value))
 
 
 def _reported(
