@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from ramen.models import downloads
+from ramen.models import checkpoints as downloads
+from ramen.models.checkpoints import find_web_file, why_unreachable
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.models.downloads import find_web_file, why_unreachable
 from tests.fakes.model_hub import model_hub
 
 CLASSES = ["cat", "dog"]

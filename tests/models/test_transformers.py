@@ -218,7 +218,7 @@ def test_a_model_that_cannot_be_downloaded_fails_at_once(
     ):
         ZeroShotClassifier.from_transformers("nobody/nothing", CLASSES, cache_dir=tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("ramen.models.downloads.why_unreachable", lambda *given: "no answer")
+    monkeypatch.setattr("ramen.models.checkpoints.why_unreachable", lambda *given: "no answer")
     with pytest.raises(
         ConnectionError, match=r"nothing/resolve/main/config.json cannot be reached: no answer"
     ):

@@ -269,8 +269,7 @@ def _of_timm(given: str) -> Network:
 def _of_torchvision(given: str) -> Network:
     from torchvision import models
 
-    from ramen.models.checkpoints import read_weights
-    from ramen.models.downloads import find_web_file
+    from ramen.models.checkpoints import find_web_file, read_weights
 
     name, _, weights = given.partition("/")
     known = models.list_models(module=models)

@@ -15,8 +15,7 @@ from ramen.encoder.encoder import AffineEncoder
 from ramen.encoder.norms import private_copy
 from ramen.encoder.towers import image_tower
 from ramen.images.preprocess import Preprocess
-from ramen.models.checkpoints import read_weights
-from ramen.models.downloads import find_hub_file
+from ramen.models.checkpoints import find_hub_file, read_weights
 from ramen.utils.checks import integer, nearest
 
 _FILES = ("model.safetensors", "pytorch_model.bin")

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ramen.images.preprocess import Preprocess
-from ramen.models.checkpoints import is_torchscript, read_torchscript, uses_quick_gelu
-from ramen.models.downloads import check_downloads
+from ramen.models.checkpoints import check_downloads, is_torchscript, read_torchscript, uses_quick_gelu
 from ramen.models.text import (
     ContextPrompts,
     OpenClipPrompts,

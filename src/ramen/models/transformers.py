@@ -12,7 +12,7 @@ from ramen.encoder.norms import private_copy
 from ramen.encoder.probe import pooled
 from ramen.encoder.towers import ImageHalf
 from ramen.images.preprocess import Preprocess
-from ramen.models.downloads import check_hub_repository
+from ramen.models.checkpoints import check_hub_repository
 from ramen.models.text import TowerPrompts, TwoTowers
 
 _INSTALL = "pip install 'ramen-tta[transformers]'"
