@@ -289,9 +289,7 @@ def replace_norms(
 def with_parameters(module: nn.Module, values: Mapping[tuple[str, str], Tensor]) -> nn.Module:
     """A private copy of ``module``, whose replaced norm layers keep these parameters as buffers.
 
-    Args:
-        module: Its norm layers are replaced.
-        values: By a norm layer's name and ``"weight"`` or ``"bias"``.
+    They are given by a norm layer's name and ``"weight"`` or ``"bias"``.
     """
     private = private_copy(module)
     for (name, kind), value in values.items():

@@ -21,18 +21,7 @@ Router = Callable[[str, Tensor], Tensor | None]
 class OwnPasses:
     """A private copy of a module whose norm layers take their parameters from a flat vector.
 
-    Args:
-        module: Is not changed.
-        adapted: Its norm layers that are adapted, by name.
-        device: Where to compute.
-        dtype: Type of all weights except those of norm layers.
-
-    Attributes:
-        module: The copy, with its norm layers replaced.
-        norms: The replacements, by name.
-        layout: One ``AffineSlice`` per norm parameter.
-        base: The pretrained flat vector.
-        base_statistics: See ``AffineEncoder``.
+    Those in ``adapted`` are replaced, by name; all other weights are of ``dtype``.
     """
 
     def __init__(
@@ -57,15 +46,7 @@ class OwnPasses:
         *,
         may_be_compiled: bool = True,
     ) -> Tensor:
-        """The module's output; see ``AffineEncoder`` for its arguments.
-
-        Args:
-            images: In the module's type, on its device.
-            affine: The norm parameters.
-            statistics: What BatchNorm layers normalise with.
-            router: What every norm layer asks.
-            may_be_compiled: Whether a module that was compiled is to be called so.
-        """
+        """The output for images in the module's type, on its device; see ``AffineEncoder``."""
         module: Callable[[Tensor], object] = self.module
         if self._compiled is not None and may_be_compiled and statistics is None and router is None:
             module = self._compiled  # with statistics or a router every call would be compiled again
@@ -150,16 +131,7 @@ class AffineSlice:
 class FlatParameters:
     """Layer after layer, weight before bias; a parameter that two layers share is in it once.
 
-    Args:
-        layers: The original norm layers by name, in the order of the vector.
-        norms: Their replacements, by the same names.
-        device: Of the vector.
-        dtype: Of the vector.
-
-    Attributes:
-        base: The original values ``(G,)``.
-        layout: One ``AffineSlice`` per parameter.
-        wiring: Which slice goes to which layer's parameter.
+    ``wiring`` says which slice of ``base`` goes to which layer's parameter.
     """
 
     def __init__(

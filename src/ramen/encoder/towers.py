@@ -15,11 +15,7 @@ class ImageHalf(nn.Module):
     """The image half of a model of transformers with two towers, as a function of images alone.
 
     It shares the model's weights, without gradients, and contains only the parts that image features come
-    from.
-
-    Args:
-        model: Has ``get_image_features``.
-        image_size: Height and width of the images; the configuration's if not given.
+    from. Images have the configuration's size if none is given.
     """
 
     def __init__(self, model: Any, image_size: tuple[int, int] | None = None) -> None:

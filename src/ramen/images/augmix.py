@@ -49,11 +49,8 @@ class Mixture:
 def mixed_views(views: Tensor, keys: Tensor, severity: float, seed: int = 0) -> Tensor:
     """Views ``(B, number, 3, H, W)`` with values in [0, 1], each mixed with changes of its own.
 
-    Args:
-        views: Values beyond 0 and 1 are cut off; all are rounded to 255ths.
-        keys: A number for each image ``(B,)``, which decides what is drawn, together with the seed.
-        severity: From 0.1 to 10; 1 in the public codes of methods with views.
-        seed: See ``keys``.
+    Other values are cut off, and all are rounded to 255ths. What is drawn depends on the seed and on the key
+    of each image ``(B,)``. The severity is from 0.1 to 10; 1 in the public codes of methods with views.
     """
     places = -1 - torch.arange(views.shape[1] * DRAWS, device=views.device)  # others draw from 0 on
     uniform = pair_scores(seed, keys, places).view(-1, DRAWS)

@@ -65,11 +65,7 @@ class Graph(Protocol):
 
 
 class Recorder:
-    """Records functions that are called one after the other, so that their graphs can share memory.
-
-    Args:
-        enabled: If not, functions are called as they are.
-    """
+    """Records functions that are called one after the other, so that their graphs can share memory."""
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -141,12 +137,7 @@ class Recorded:
         self._recordings: dict[Shapes, _Recording | None] = {}  # None: it could not be recorded
 
     def __call__(self, *tensors: Tensor, **frozen: Any) -> tuple[Tensor, ...]:
-        """The function's results.
-
-        Args:
-            tensors: Its arguments.
-            frozen: Its keyword arguments. A recording is valid for these alone: other ones discard it.
-        """
+        """The function's results; other keyword arguments discard all recordings."""
         function = partial(self.function, **frozen)
         if _WITHIN_RECORDED.get() or not self.recorder.records_on(tensors[0].device):
             return function(*tensors)

@@ -15,14 +15,10 @@ _TILE_SIZE = 1024  # pairs of a program
 
 
 def turn(parts: Tensor, cos: Tensor, sin: Tensor, neighbours: bool, *, back: bool = False) -> None:
-    """Turn queries or keys in place, or with ``back`` their gradients.
+    """Turn queries or keys ``(B, T, heads, head width)`` in place, or with ``back`` their gradients.
 
-    Args:
-        parts: ``(B, T, heads, head width)``; a view of a wider tensor is possible.
-        cos: ``(T, head width)``.
-        sin: The same.
-        neighbours: Whether pairs are neighbours; otherwise a number's partner is half a head away.
-        back: Whether ``parts`` are gradients of what was turned.
+    They may be views of a wider tensor; ``cos`` and ``sin`` are ``(T, head width)``. Pairs are neighbours, or
+    a number's partner is half a head away.
     """
     if kernels.usable_on(parts.device) and parts.dtype != torch.float64 and parts.stride(3) == 1:
         _turn_triton(parts, cos, sin, neighbours, back)

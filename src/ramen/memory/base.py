@@ -109,9 +109,7 @@ class StreamMemory(ABC):
     ) -> None:
         """The caller's tags for the coming batch, to be stored with its entries.
 
-        Args:
-            tags: If there are any.
-            numbers: Its stream numbers, as ``admit`` returned them, if they are on the device already.
+        Its stream numbers too, as ``admit`` returned them, if they are on the device already.
         """
 
     @contextmanager

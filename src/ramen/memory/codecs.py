@@ -123,13 +123,7 @@ Codec = FloatCodec | SignCodec
 
 
 def create(name: str, size: int, blocks: Sequence[int] | None = None) -> Codec:
-    """Create a codec by name for gradients of length ``size``.
-
-    Args:
-        name: One of ``CODECS``.
-        size: The gradients' length.
-        blocks: Lengths of runs of values with similar magnitude, as for ``Blocks``.
-    """
+    """Create a codec by name for gradients of length ``size``; ``blocks`` as for ``Blocks``."""
     return SignCodec(Blocks(size, blocks)) if name == "sign" else FloatCodec(name, size)
 
 

@@ -14,11 +14,7 @@ from ramen.utils.distributed import Peers
 class ImageStore:
     """Up to ``capacity`` images of one size; slots fill from the first one on and are then overwritten.
 
-    Args:
-        capacity: How many.
-        dtype: How they are stored; the encoder's own type loses nothing that the encoder would see.
-        device: Where.
-        size: Height and width; those of the first images if not given.
+    The encoder's own type loses nothing that the encoder would see. Without a size the first images decide.
     """
 
     def __init__(
@@ -87,16 +83,10 @@ _Policy = TypeVar("_Policy", bound=SlotPolicy)
 
 
 class ImageMemory(StreamMemory, Generic[_Policy]):
-    """Up to ``capacity`` images, and what a policy knows of them.
+    """Up to ``capacity`` images, stored as ``ImageStore`` does, and what a policy that decides knows of them.
 
-    Args:
-        policy: Decides which images stay.
-        capacity: How many.
-        dtype: How they are stored.
-        device: Where they are stored.
-        size: Height and width; those of the first images if not given.
-        peers: The processes of a group, each of which keeps all images that stay; if they are given, batches
-            are those of this process, and images are numbered within the global batch.
+    Each of the processes of a group keeps all images that stay; batches are then those of this process, and
+    images are numbered within the global batch.
     """
 
     def __init__(

@@ -90,11 +90,9 @@ class Reservoir(SlotPolicy):
     def insert(self, label: int, draws: Sequence[float]) -> int | None:
         """The slot that an image takes, replacing its content; None if the image is dropped.
 
-        Args:
-            label: Its pseudo-label.
-            draws: Two uniform numbers in [0, 1). The first decides which of the largest classes, in
-                ascending order, gives up a slot, or whether the image replaces one of its own class. The
-                second decides which of that class's slots, in ascending order.
+        Of two uniform numbers in [0, 1), the first decides which of the largest classes, in ascending order,
+        gives up a slot, or whether the image replaces one of its own class; the second, which of that class's
+        slots, in ascending order.
         """
         self.seen[label] += 1
         if len(self.labels) < self.capacity:

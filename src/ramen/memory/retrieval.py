@@ -31,10 +31,6 @@ class Memory(Queues):
     """The queues of ``Queues``, with retrieval.
 
     In a group of processes each has all entries, and retrieves for its own images.
-
-    Args:
-        plan: Its queues, sizes, codec and devices.
-        peers: The processes of a group.
     """
 
     def recordable_on(self, device: torch.device) -> bool:

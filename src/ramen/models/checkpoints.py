@@ -212,13 +212,7 @@ Folder = str | os.PathLike[str] | None
 
 
 def check_downloads(model: str, tag: Mapping[str, Any], cache_dir: Folder) -> None:
-    """Raise ConnectionError if open_clip would have to download something and cannot.
-
-    Args:
-        model: As open_clip takes it.
-        tag: open_clip's record of the weights; empty for a file or for none.
-        cache_dir: Where downloads are kept; the default folders if None.
-    """
+    """Raise ConnectionError if open_clip would have to download something for a model, and cannot."""
     for what, address, cache in _missing(model, tag, cache_dir):
         _require(
             f"{what} of {model} is not in the cache {cache}",
@@ -244,12 +238,9 @@ def check_hub_repository(name: str, cache_dir: Folder) -> None:
 
 
 def find_hub_file(repository: str, names: tuple[str, ...], cache_dir: Folder) -> Path:
-    """The first of these files of a repository that is in the cache, or else on the hub: downloaded.
+    """The first of these alternatives that is in the cache, or else downloaded from the hub.
 
-    Args:
-        repository: Its name on the Hugging Face hub; a revision may follow after ``@``.
-        names: Alternatives, the best first.
-        cache_dir: Where downloads are kept; the default folder if None.
+    The repository is ``NAME`` or ``NAME@REVISION``.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError

@@ -43,16 +43,11 @@ def load_model(
     allow_same_names: bool = False,
     numbered: bool = False,
 ) -> "ZeroShotClassifier":
-    """Load a model by name as a classifier.
+    """Load a model by name, one of the ``FORMS``, as a classifier.
 
-    Args:
-        name: Of one of the ``FORMS``.
-        classes: Class names; None for those that the model brings, if it is a network that classifies.
-        templates: As in ``ZeroShotClassifier.from_open_clip``.
-        device: Where to compute.
-        dtype: Type of the encoder's weights, or ``"auto"``.
-        allow_same_names: Accept classes of the same name.
-        numbered: Accept numbers as the names of classes that a network brings without names.
+    Without classes it has those that it brings, if it is a network that classifies; ``numbered`` accepts
+    numbers as names of those that it brings without names. Other arguments are those of
+    ``ZeroShotClassifier.from_open_clip``.
     """
     import torch
 

@@ -29,14 +29,10 @@ def load_timm(
     keep_head: bool,
     **options: Any,
 ) -> nn.Module:
-    """A model of timm in eval mode.
+    """A model of timm in eval mode; without its head it ends with its pooled features.
 
-    Args:
-        name: As timm has it, ``ARCHITECTURE`` or ``ARCHITECTURE.TAG``.
-        pretrained: True for the tag's own weights, False for random ones, or a checkpoint file.
-        cache_dir: Where huggingface_hub keeps what it downloads.
-        keep_head: Whether it classifies; otherwise it ends with its pooled features.
-        options: For ``timm.create_model``.
+    ``pretrained`` is True for the tag's own weights, False for random ones, or a checkpoint file; ``options``
+    are those of ``timm.create_model``.
     """
     import timm
 
@@ -200,12 +196,7 @@ def known_names(model: Any) -> tuple[str, ...] | None:
 
 
 def as_preprocess(given: Any) -> Preprocess:
-    """``given`` as a ``Preprocess``.
-
-    Args:
-        given: A ``Preprocess``, the transforms of torchvision's weights (``weights.transforms()``), or an
-            image processor of transformers.
-    """
+    """A ``Preprocess``, also from transforms of torchvision or an image processor of transformers."""
     if isinstance(given, Preprocess):
         return given
     if type(given).__module__.startswith("torchvision.") and hasattr(given, "resize_size"):

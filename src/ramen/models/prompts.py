@@ -114,13 +114,7 @@ def check_distinct_prompts(
 def embed_classes(
     encode_text: "Callable[[list[str]], Tensor]", classes: Sequence[str], templates: Sequence[str]
 ) -> "Tensor":
-    """Embed every class in every template: ``(classes, templates, d)``, each of unit length.
-
-    Args:
-        encode_text: Maps a list of texts to their embeddings ``(texts, d)``.
-        classes: Class names.
-        templates: Strings with ``{}`` for the class name.
-    """
+    """Embed every class in every template: ``(classes, templates, d)``, each of unit length."""
     import torch
 
     from ramen.utils.numerics import plain_numerics

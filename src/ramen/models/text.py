@@ -186,11 +186,7 @@ class PromptTextEncoder(Protocol):
 class OpenClipPrompts:
     """Prompts for a text tower of open_clip, which is called as it is, with other vectors for some tokens.
 
-    Args:
-        clip: A model whose text tower looks its tokens up: see ``tower_with_tokens``.
-        tokenizer: From texts to token numbers ``(texts, length)``.
-        template: With ``{}`` for the class name, and words before it.
-        classes: Class names.
+    Its text tower must look its tokens up (``tower_with_tokens``), and the template have words before ``{}``.
     """
 
     def __init__(

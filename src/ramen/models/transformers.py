@@ -63,11 +63,7 @@ def load_transformers(
 
 
 def load_image_classifier(name: str) -> tuple[nn.Module, Any] | None:
-    """A network that classifies images, and its processor; None for a model of another kind.
-
-    Args:
-        name: On the Hugging Face hub, or a folder.
-    """
+    """A network, on the hub or in a folder, that classifies images, and its processor; None for others."""
     config = _load(name, "AutoConfig", None)
     if not any("ForImageClassification" in kind for kind in config.architectures or ()):
         return None

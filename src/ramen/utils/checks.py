@@ -55,16 +55,7 @@ def number(
     maximum: float | None = None,
     below: float | None = None,
 ) -> float:
-    """Return ``value`` as a float if it is finite and in the range.
-
-    Args:
-        argument: Its name.
-        value: What was given.
-        minimum: The least value; one that is too small itself if ``exclusive``.
-        exclusive: See there.
-        maximum: The largest value.
-        below: What the value must be below.
-    """
+    """Return ``value`` as a float if it is finite and in the range; ``exclusive`` leaves the minimum out."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a number, got {type(value).__name__} {value!r}")
     number = float(value)

@@ -207,11 +207,7 @@ def is_first_process() -> bool:
 def refuse_torchrun(command: str, instead: str) -> None:
     """ValueError if ``torchrun`` has started several processes of a command that does not share its work.
 
-    The first process raises it, and the others end.
-
-    Args:
-        command: Its name.
-        instead: What to do.
+    The first process raises it and says what to do instead, and the others end.
     """
     if under_torchrun() and _number("WORLD_SIZE") > 1:
         if not is_first_process():

@@ -136,13 +136,7 @@ class Peers:
     # -- tensors ------------------------------------------------------------------------------------
 
     def gather(self, rows: Tensor, sizes: Sequence[int], what: str) -> Tensor:
-        """The rows of all processes, one process after the other.
-
-        Args:
-            rows: Those of this process, ``(sizes[rank], ...)``.
-            sizes: How many each process has.
-            what: A word for an error message.
-        """
+        """The rows of all processes, one after the other; ``sizes`` says how many each of them has."""
         most, flat = max(sizes), _as_bytes(rows)
         if not most or not flat.shape[1]:
             return rows.new_empty(sum(sizes), *rows.shape[1:])
@@ -200,11 +194,7 @@ class Peers:
 
 @contextmanager
 def meeting(seconds: float) -> Iterator[None]:
-    """A block in which processes find each other; ``GroupError`` if they do not.
-
-    Args:
-        seconds: How long each of them waits, as the block says to torch.
-    """
+    """A block in which processes find each other within ``seconds``; ``GroupError`` if they do not."""
     try:
         yield
     except RuntimeError as error:

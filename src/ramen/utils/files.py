@@ -215,12 +215,7 @@ class UserFile:
 
 
 def load_file(argument: str, given: str | Path) -> UserFile:
-    """Import a Python file, once per process; ValueError that names the file if that fails.
-
-    Args:
-        argument: What named the file, for messages.
-        given: Its path.
-    """
+    """Import a Python file, once per process; a ValueError names the argument and the file."""
     path = Path(given).expanduser().absolute()
     if path in _loaded:
         return _loaded[path]

@@ -13,11 +13,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and ``__dir__`` of a package.
 
-    Args:
-        package: Its name.
-        homes: The module in which each public name is defined.
-        modules: Modules that are public themselves, by their public names.
-        others: Public names that the package defines itself.
+    Its public names are those in ``homes``, with the module that each is defined in; ``modules`` that are
+    public themselves; and ``others``, which it defines itself.
     """
     public = modules or {}
 

@@ -63,8 +63,7 @@ def seal(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) 
 def unseal(data: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and facts of what ``seal`` wrote; DamagedError if a single byte is different.
 
-    Args:
-        data: A writable buffer, which the tensors share, or bytes, which are copied.
+    The tensors share a writable buffer; bytes are copied.
     """
     view = memoryview(bytearray(data) if isinstance(data, bytes) else data).cast("B")
     length = int.from_bytes(view[:8], "little")

@@ -9,11 +9,7 @@ from types import FrameType
 
 
 class StoppedError(KeyboardInterrupt):
-    """Work was stopped on request; commands end with its exit code.
-
-    Args:
-        exit_code: As of ``StopRequest``.
-    """
+    """Work was stopped on request; commands end with its exit code, as of ``StopRequest``."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__()

@@ -37,11 +37,8 @@ def process_pool(workers: int) -> Executor:
 class WorkerProcesses:
     """A process pool that is replaced if one of its processes dies.
 
-    Whatever the pool was doing at that moment fails with BrokenExecutor; ``run_alone`` then finds out which
-    call it was that ends a process. May be used by several threads at once.
-
-    Args:
-        workers: How many processes, beside the one of ``run_alone``.
+    Whatever the pool was doing at that moment fails with BrokenExecutor; ``run_alone`` then finds out, in one
+    more process, which call it was that ends a process. May be used by several threads at once.
     """
 
     def __init__(self, workers: int) -> None:

@@ -173,15 +173,9 @@ LIBRARIES = {
 def read_passes(
     module: nn.Module, norms: Mapping[str, Norm], places: Mapping[str, AffinePlace]
 ) -> FusedPasses:
-    """The fused passes of a tower, which are still to be compared with the module's own.
+    """The fused passes of a tower whose norm layers are replaced, still to be compared with the module's own.
 
-    Args:
-        module: Its norm layers are replaced.
-        norms: The replacements, by name.
-        places: Where each of them, by name, has its parameters in the flat vector.
-
-    Raises:
-        NotCoveredError: The tower has a part that the fused passes do not cover.
+    NotCoveredError if the tower has a part that they do not cover.
     """
     for name, part in module.named_modules():
         # the fused passes would not call them

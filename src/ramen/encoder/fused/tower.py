@@ -127,10 +127,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 class Head:
     """What follows the blocks: the module's own layers, differentiated by autograd, a small part of a pass.
 
-    Args:
-        function: Features of the tokens ``(B, T, D)`` after the last block.
-        norms: The norm layers that it uses, by name.
-        places: Where they have their parameters in the flat vector; other names may be there too.
+    Its function, which uses the ``norms``, makes features of the tokens ``(B, T, D)`` after the last block.
     """
 
     def __init__(
@@ -192,12 +189,7 @@ class Head:
 
 
 class TowerNorms:
-    """The norm layers of a tower, of which each must be found in its place.
-
-    Args:
-        norms: By name.
-        places: Where each of them has its parameters in the flat vector.
-    """
+    """The norm layers of a tower, of which each must be found, and their places in the flat vector."""
 
     def __init__(self, norms: Mapping[str, Norm], places: Mapping[str, AffinePlace]) -> None:
         self._norms, self._places = norms, places
@@ -216,13 +208,7 @@ class TowerNorms:
         return self.place(name) if name in self._norms else None
 
     def channel_norm(self, name: str, layer: object, dtype: torch.dtype) -> ChannelNorm:
-        """Of a batch norm with the statistics of its training; an activation inside it is the caller's.
-
-        Args:
-            name: Its name.
-            layer: The layer itself, which must be the one of that name.
-            dtype: Of the encoder.
-        """
+        """Of a batch norm with the statistics of its training; an activation inside it is the caller's."""
         found = self._norms.get(name)
         if found is not layer or not isinstance(found, BatchNorm):
             raise NotCoveredError(f"its norm layer {name} is not a batch norm with running statistics")
