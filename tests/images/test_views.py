@@ -4,7 +4,7 @@ import pytest
 import torch
 import torchvision.transforms as T
 
-from ramen.images.views import SMALLEST_CROP, draw_crops, random_views, resized_crops
+from ramen.images.views import SMALLEST_CROP, crop_places, draw_crops, random_views, views_at
 from ramen.utils.numerics import pair_scores
 from tests.oracles.torchvision_views import SHAPES, views_with_torchvision
 
@@ -74,7 +74,7 @@ def test_a_crop_by_hand() -> None:
     """Columns 1 and 2 of four, drawn out to four and mirrored: nothing comes from columns 0 and 3."""
     image = torch.tensor([100.0, 0.0, 8.0, 100.0]).expand(1, 3, 4, 4).double()
     boxes = torch.tensor([[[0.0, 1.0, 4.0, 2.0], [0.0, 1.0, 4.0, 2.0]]]).double()
-    plain, mirrored = resized_crops(image, boxes, torch.tensor([[False, True]]))[0]
+    _, plain, mirrored = views_at(image, *crop_places(image, boxes, torch.tensor([[False, True]])))[0]
     torch.testing.assert_close(plain, torch.tensor([0.0, 2.0, 6.0, 8.0]).double().expand(3, 4, 4))
     torch.testing.assert_close(mirrored, torch.tensor([8.0, 6.0, 2.0, 0.0]).double().expand(3, 4, 4))
 
@@ -103,5 +103,6 @@ def test_normalising_before_and_after_is_the_same() -> None:
     """The crops differ, as draws depend on pixels; what is done with a crop does not."""
     batch = images()
     boxes, mirrored = draw_crops(pair_scores(0, torch.arange(3)[:, None], torch.arange(23)), (20, 20), 0.08)
-    found = resized_crops((batch - 0.4) / 0.2, boxes, mirrored)
-    torch.testing.assert_close(found, (resized_crops(batch, boxes, mirrored) - 0.4) / 0.2)
+    places = crop_places(batch, boxes, mirrored)
+    found = views_at((batch - 0.4) / 0.2, *places)
+    torch.testing.assert_close(found, (views_at(batch, *places) - 0.4) / 0.2)

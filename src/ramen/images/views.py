@@ -45,14 +45,27 @@ def draw_places(
     keys = row_keys(images.float())  # the same pixels in another precision have the same views
     uniform = pair_scores(seed, keys, places).view(len(images), number - 1, _DRAWS)
     boxes, mirrored = draw_crops(uniform, (images.shape[2], images.shape[3]), smallest_crop)
-    return _sampled_places(images, boxes, mirrored)
+    return crop_places(images, boxes, mirrored)
 
 
 def views_at(images: Tensor, across: Tensor, down: Tensor) -> Tensor:
-    """The images ``(B, 3, H, W)`` and their views from the given places: ``(B, 1 + views, 3, H, W)``."""
-    if not across.shape[1]:
+    """The images ``(B, 3, H, W)`` and their views from the given places: ``(B, 1 + views, 3, H, W)``.
+
+    By bilinear interpolation: parts are never larger than the image, so that no pixel is left out and nothing
+    needs to be smoothed.
+    """
+    batch, views = across.shape[:2]
+    if not views:
         return images[:, None]
-    return torch.cat([images[:, None], _sampled(images, across, down)], 1)
+    x, y = across.flatten(0, 1)[:, None, :], down.flatten(0, 1)[:, :, None]
+    parts = F.grid_sample(
+        images[:, None].expand(-1, views, -1, -1, -1).flatten(0, 1),  # no copy, if it is one image
+        torch.stack(torch.broadcast_tensors(x, y), -1),
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=False,
+    )
+    return torch.cat([images[:, None], parts.view(batch, views, *images.shape[1:])], 1)
 
 
 def draw_crops(uniform: Tensor, size: tuple[int, int], smallest_crop: float) -> tuple[Tensor, Tensor]:
@@ -91,23 +104,7 @@ def _central_crop(height: int, width: int) -> tuple[int, int]:
     return (round(width / low) if shape < low else height), (round(height * high) if shape > high else width)
 
 
-def resized_crops(images: Tensor, boxes: Tensor, mirrored: Tensor) -> Tensor:
-    """Parts of images, scaled to the size of the images by bilinear interpolation.
-
-    Parts are never larger than the image, so that no pixel is left out and nothing needs to be smoothed.
-
-    Args:
-        images: ``(B, 3, H, W)``.
-        boxes: Top, left, height and width in pixels, ``(B, views, 4)``.
-        mirrored: Whether left and right are exchanged, ``(B, views)``.
-
-    Returns:
-        ``(B, views, 3, H, W)``.
-    """
-    return _sampled(images, *_sampled_places(images, boxes, mirrored))
-
-
-def _sampled_places(images: Tensor, boxes: Tensor, mirrored: Tensor) -> tuple[Tensor, Tensor]:
+def crop_places(images: Tensor, boxes: Tensor, mirrored: Tensor) -> tuple[Tensor, Tensor]:
     """Where ``grid_sample`` has to look across ``(B, views, W)`` and down ``(B, views, H)``."""
     height, width = images.shape[2:]
     top, left, heights, widths = boxes[..., None].unbind(2)
@@ -117,20 +114,6 @@ def _sampled_places(images: Tensor, boxes: Tensor, mirrored: Tensor) -> tuple[Te
     # It counts from -1 to 1 between the outer edges.
     across, down = (2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1
     return across.to(images.dtype), down.to(images.dtype)
-
-
-def _sampled(images: Tensor, across: Tensor, down: Tensor) -> Tensor:
-    """Views ``(B, views, 3, H, W)``, by bilinear interpolation."""
-    batch, views = across.shape[:2]
-    x, y = across.flatten(0, 1)[:, None, :], down.flatten(0, 1)[:, :, None]
-    parts = F.grid_sample(
-        images[:, None].expand(-1, views, -1, -1, -1).flatten(0, 1),  # no copy, if it is one image
-        torch.stack(torch.broadcast_tensors(x, y), -1),
-        mode="bilinear",
-        padding_mode="border",
-        align_corners=False,
-    )
-    return parts.view(batch, views, *images.shape[1:])
 
 
 def _places(length: int, start: Tensor, extent: Tensor) -> Tensor:
