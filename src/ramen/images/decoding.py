@@ -43,7 +43,7 @@ from ramen.images.file_checks import (
 )
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
 from ramen.utils import checks
-from ramen.utils.checks import readable_bytes
+from ramen.utils.checks import one_line, readable_bytes
 
 DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)  # JPEG, PNG, WEBP, BMP, GIF, TIFF, HEIF, AVIF
 MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
@@ -133,7 +133,9 @@ def decode(
             path = _name(source)
             called = "" if name == path else f"{name}: "
             raise MissingImageError(f"{called}no image file at {path}") from None
-        raise UnreadableImageError(f"{name} cannot be read as an image: {_reason(error)}") from error
+        raise UnreadableImageError(
+            f"{name} cannot be read as an image: {one_line(error, _LONGEST_REASON)}"
+        ) from error
 
 
 def _decode(source: object, settings: DecodingSettings) -> Image.Image:
@@ -161,11 +163,6 @@ def _name(source: object) -> str:
         return os.fsdecode(source)
     name = getattr(source, "name", None) or getattr(source, "filename", None)
     return name if isinstance(name, str) else "the image"
-
-
-def _reason(error: Exception) -> str:
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words if len(words) <= _LONGEST_REASON else words[:_LONGEST_REASON] + "..."
 
 
 # -- bytes ------------------------------------------------------------------------------------------

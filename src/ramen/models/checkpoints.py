@@ -23,6 +23,7 @@ from urllib.request import Request, urlopen
 import torch
 from torch import Tensor
 
+from ramen.utils.checks import one_line
 from ramen.utils.pickles import Function, Sealed, read_pickle
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module")  # of training programs
@@ -51,8 +52,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        what = " ".join(str(error).split())[:300]
-        raise ValueError(f"pretrained: {path} cannot be read as weights alone: {what}") from None
+        raise ValueError(f"pretrained: {path} cannot be read as weights alone: {one_line(error)}") from None
     weights = _state_dict(content)
     if not weights:
         raise ValueError(f"pretrained: {path} holds no weights by name, got {type(content).__name__}")

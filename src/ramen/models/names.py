@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ramen.models import prompts
-from ramen.utils.checks import nearest
+from ramen.utils.checks import nearest, one_line
 from ramen.utils.files import UserFile, in_words, load_file
 
 if TYPE_CHECKING:
@@ -286,8 +286,7 @@ def _of_torchvision(given: str) -> Network:
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        said = " ".join(str(error).split())[:300]
-        raise ValueError(f"model: {weights} does not fit {name}: {said}") from None
+        raise ValueError(f"model: {weights} does not fit {name}: {one_line(error)}") from None
     return Network(network.eval(), names, tag.transforms())
 
 

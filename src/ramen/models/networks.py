@@ -16,7 +16,7 @@ from ramen.encoder.norms import private_copy
 from ramen.encoder.towers import image_tower
 from ramen.images.preprocess import Preprocess
 from ramen.models.checkpoints import find_hub_file, read_weights
-from ramen.utils.checks import integer, nearest
+from ramen.utils.checks import integer, nearest, one_line
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
@@ -52,8 +52,7 @@ def load_timm(
             name, pretrained=True, pretrained_cfg_overlay={"state_dict": weights}, **options
         )
     except (RuntimeError, KeyError) as error:
-        what = " ".join(str(error).split())[:600]
-        raise ValueError(f"pretrained: the weights do not fit {name}: {what}") from error
+        raise ValueError(f"pretrained: the weights do not fit {name}: {one_line(error)}") from error
     return model.eval()
 
 

@@ -18,7 +18,7 @@ from ramen.models.text import (
     TwoTowers,
     tower_with_tokens,
 )
-from ramen.utils.checks import nearest
+from ramen.utils.checks import nearest, one_line
 
 Tokenizer = Callable[[list[str]], Tensor]
 
@@ -75,10 +75,10 @@ def load_open_clip(
         ).eval()
     except Exception as error:
         if weights is None:
-            raise ValueError(f"model: open_clip cannot load {model}: {_shorten(error)}") from error
+            raise ValueError(f"model: open_clip cannot load {model}: {one_line(error)}") from error
         hint = "" if tag else " (is it a checkpoint of that architecture?)"
         raise ValueError(
-            f"pretrained: {weights!r} cannot be loaded as {model}{hint}: {_shorten(error)}"
+            f"pretrained: {weights!r} cannot be loaded as {model}{hint}: {one_line(error)}"
         ) from error
 
 
@@ -144,7 +144,7 @@ def load_tokenizer(model: str, cache_dir: str | os.PathLike[str] | None = None) 
             f"the tokenizer of {model} needs the package {error.name}: pip install 'ramen-tta[transformers]'"
         ) from error
     except Exception as error:
-        raise ValueError(f"model: the tokenizer of {model} cannot be loaded: {_shorten(error)}") from error
+        raise ValueError(f"model: the tokenizer of {model} cannot be loaded: {one_line(error)}") from error
     return tokenizer
 
 
@@ -189,8 +189,3 @@ class _PromptTextEncoder(_TextEncoder):
 
     def context_prompts(self, template: str, classes: Sequence[str]) -> ContextPrompts:
         return OpenClipPrompts(self._clip, self._tokenizer, template, classes)
-
-
-def _shorten(error: Exception, limit: int = 600) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -18,6 +18,7 @@ from ramen.images.preprocess import Preprocess
 from ramen.models import prompts
 from ramen.models.checkpoints import read_safetensors
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
+from ramen.utils.checks import one_line
 
 CONFIG, TOWER, TEXT = "config.json", "vision.safetensors", "text_features.safetensors"
 
@@ -49,7 +50,7 @@ def load_stored(
             {name: t.float() for name, t in read_safetensors(folder / TOWER, "model").items()}
         )
     except RuntimeError as error:
-        problem = " ".join(str(error).split())[:300]
+        problem = one_line(error)
         raise ValueError(f"{folder / TOWER} does not fit the architecture of {CONFIG}: {problem}") from None
     lookup = StoredTexts(names, known, features.float())
     chosen = prompts.check_templates(templates)

@@ -14,6 +14,7 @@ from ramen.encoder.towers import ImageHalf
 from ramen.images.preprocess import Preprocess
 from ramen.models.checkpoints import check_hub_repository
 from ramen.models.text import TowerPrompts, TwoTowers
+from ramen.utils.checks import one_line
 
 _INSTALL = "pip install 'ramen-tta[transformers]'"
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -83,11 +84,13 @@ def _load(name: str, kind: str, cache_dir: str | os.PathLike[str] | None) -> Any
     try:
         return factory.from_pretrained(name, **options)
     except ImportError as error:
-        what = " ".join(str(error).split())[:600]
-        raise ModuleNotFoundError(f"the {kind} of {name} needs more packages: {_INSTALL} ({what})") from error
+        raise ModuleNotFoundError(
+            f"the {kind} of {name} needs more packages: {_INSTALL} ({one_line(error)})"
+        ) from error
     except Exception as error:
-        what = " ".join(str(error).split())[:600]
-        raise ValueError(f"name_or_model: transformers cannot load {name!r} ({kind}): {what}") from error
+        raise ValueError(
+            f"name_or_model: transformers cannot load {name!r} ({kind}): {one_line(error)}"
+        ) from error
 
 
 def _from_cache(factory: Any, name: str, options: Mapping[str, Any]) -> Any:

@@ -76,6 +76,12 @@ def flag(argument: str, value: object) -> bool:
     return value
 
 
+def one_line(error: Exception, most: int = 600) -> str:
+    """What an error of a library says, without line breaks and not at any length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
 _UNITS = {"B": 1} | {
     prefix + infix + "B": base**power
     for power, prefix in enumerate("KMGT", 1)
