@@ -29,10 +29,10 @@ from ramen.serve.http.backend import Backend
 from ramen.serve.http.classify import ClassifyEndpoint, add_classify_endpoint
 from ramen.serve.http.endpoints import GuardedRoute
 from ramen.serve.http.errors import ApiError, from_http, response_for
-from ramen.serve.http.oip import OipInputJson, OipOutputJson, OipRequestJson, add_inference_protocol
+from ramen.serve.http.oip import OipRequestJson, add_inference_protocol
 from ramen.serve.http.protocol import CONNECTION
 from ramen.serve.http.routes import EVENTS, add_endpoints
-from ramen.serve.http.schemas import ErrorDetailJson, ErrorJson, ImageJson, ImagesJson, OipErrorJson
+from ramen.serve.http.schemas import ErrorJson, ImagesJson, OipErrorJson
 from ramen.serve.http.service import RequestFacts, Service, client_gone
 from ramen.serve.http.settings import HttpSettings
 from ramen.utils import checks
@@ -47,11 +47,7 @@ Errors are `{"error": {"code": ..., "message": ...}}`, and `{"error": ...}` in t
 
 
 # Schemas that routes name in their descriptions, which the framework therefore does not see.
-_NAMED_SCHEMAS = (
-    *(ErrorJson, ErrorDetailJson, OipErrorJson),
-    *(ImagesJson, ImageJson),
-    *(OipRequestJson, OipInputJson, OipOutputJson),
-)
+_NAMED_SCHEMAS = ErrorJson, OipErrorJson, ImagesJson, OipRequestJson
 
 
 def create_app(backend: Backend, settings: HttpSettings | None = None) -> FastAPI:
@@ -218,8 +214,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
         template = "#/components/schemas/{model}"
         for model in _NAMED_SCHEMAS:
             schema = model.model_json_schema(ref_template=template)
-            schema.pop("$defs", None)
-            parts["schemas"][model.__name__] = schema
+            parts["schemas"] |= schema.pop("$defs", {}) | {model.__name__: schema}
         app.openapi_schema = document
     return app.openapi_schema
 

@@ -8,15 +8,14 @@ of the bytes behind it are its own.
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import FastAPI
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -29,7 +28,6 @@ from ramen.serve.http.schemas import OipErrorJson
 from ramen.serve.http.service import Service, facts_of, remaining, unless_gone
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-PIXELS, FILES = "images", "bytes"
 VERSION = "1"
 _MOST_TENSORS = 64
 _MAX_SIZE = 2**40  # of a dimension; far more than any body has bytes
@@ -40,35 +38,57 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 # -- what is sent and answered ----------------------------------------------------------------------
 
 
-class _Tensor(BaseModel):
+class _Open(BaseModel):
+    """The protocol lets everybody add what others do not know."""
+
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field(max_length=256)
-    parameters: dict[str, Any] | None = None
+
+class OipInputParametersJson(_Open):
+    """How the data of a tensor are sent."""
+
+    binary_data_size: StrictInt | None = None
 
 
-class OipInputJson(_Tensor):
+class OipInputJson(_Open):
     """A tensor that is sent: `images` with pixels, or `bytes` with files."""
 
-    shape: list[int] = Field(fail_fast=True, min_length=1, max_length=8, examples=[[1]])
+    name: Literal["images", "bytes"]
     datatype: str = Field(examples=["BYTES"])
+    shape: list[int] = Field(fail_fast=True, min_length=1, max_length=8, examples=[[1]])
+    parameters: OipInputParametersJson | None = None
     data: list[Any] | None = Field(
         None, description="Flat or nested. Files are in base64 here. Absent if the data are binary."
     )
 
 
-class OipOutputJson(_Tensor):
+class OipOutputParametersJson(_Open):
+    """How the data of an output are to be sent."""
+
+    binary_data: StrictBool | None = None
+
+
+class OipOutputJson(_Open):
     """A tensor that is asked for."""
 
+    name: str = Field(max_length=256)
+    parameters: OipOutputParametersJson | None = None
 
-class OipRequestJson(BaseModel):
-    """A request; `parameters.stream` names the stream, `parameters.timeout` is in microseconds."""
 
-    model_config = ConfigDict(extra="allow")
+class OipParametersJson(_Open):
+    """Where the images belong to, and until when an answer is of use."""
+
+    stream: StrictStr = "default"
+    timeout: StrictInt | None = Field(default=None, ge=0, description="Microseconds; 0 for none.")
+    binary_data_output: StrictBool = False
+
+
+class OipRequestJson(_Open):
+    """A request, with one tensor."""
 
     id: str | None = Field(None, max_length=256)
-    parameters: dict[str, Any] | None = None
-    inputs: list[OipInputJson] = Field(fail_fast=True, min_length=1, max_length=_MOST_TENSORS)
+    parameters: OipParametersJson | None = None
+    inputs: list[OipInputJson] = Field(fail_fast=True, min_length=1, max_length=1)
     outputs: list[OipOutputJson] | None = Field(None, fail_fast=True, max_length=_MOST_TENSORS)
 
 
@@ -132,32 +152,13 @@ class OipModelJson(BaseModel):
     parameters: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class InferRequest:
-    """What is asked for.
-
-    Attributes:
-        id: The client's, returned to it.
-        stream: The stream.
-        timeout_ms: Until when an answer is of use; None if the request does not say.
-        images: What to classify.
-        outputs: The outputs that are wanted, each with whether as binary data; None for all.
-        binary: Whether outputs that do not say are to be binary data.
-    """
-
-    id: str | None
-    stream: str
-    timeout_ms: int | None
-    images: list[SentImage]
-    outputs: dict[str, bool] | None
-    binary: bool
-
-
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def parse_request(body: bytes, header_length: str | None, most: int, max_json: int) -> InferRequest:
-    """A request; an ApiError that says what is wrong with it.
+def parse_request(
+    body: bytes, header_length: str | None, most: int, max_json: int
+) -> tuple[OipRequestJson, list[SentImage]]:
+    """A request and its images; an ApiError that says what is wrong with it.
 
     Args:
         body: All of it.
@@ -165,123 +166,84 @@ def parse_request(body: bytes, header_length: str | None, most: int, max_json: i
         most: How many images there may be.
         max_json: How many bytes of JSON there may be.
     """
-    view = memoryview(body)
-    if header_length is None:
-        split = len(body)
-    else:
+    split = len(body)
+    if header_length is not None:
         if not (header_length.isascii() and header_length.isdecimal() and len(header_length) < 20):
             raise ApiError(400, "bad_request", f"{HEADER_LENGTH} must be a number of bytes")
         split = int(header_length)
         if split > len(body):
             raise ApiError(400, "bad_request", f"{HEADER_LENGTH} is {split}, but the body has {len(body)}")
     if split > max_json:
-        raise ApiError(
-            413,
-            "too_large",
-            f"the JSON may have at most {max_json} bytes, got {split}: send binary tensor data",
-        )
+        message = f"the JSON may have at most {max_json} bytes, got {split}: send binary tensor data"
+        raise ApiError(413, "too_large", message)
     try:
         sent = OipRequestJson.model_validate_json(body[:split])
     except ValidationError as error:
         raise from_pydantic(error) from None
-    images = _images(sent.inputs, view[split:], most)
-    parameters = sent.parameters or {}
-    binary = _flag(parameters, "binary_data_output")
-    outputs = None
-    if sent.outputs:
-        outputs = {one.name: _flag(one.parameters or {}, "binary_data", binary) for one in sent.outputs}
-    return InferRequest(sent.id, _stream(parameters), _timeout_ms(parameters), images, outputs, binary)
+    for output in sent.outputs or ():
+        if output.name not in OUTPUTS:
+            raise _invalid("outputs", f"there is no {output.name[:40]!r}; there are {', '.join(OUTPUTS)}")
+    return sent, _images(sent.inputs[0], memoryview(body)[split:], most)
 
 
-def _stream(parameters: Mapping[str, Any]) -> str:
-    stream = parameters.get("stream", "default")
-    if not isinstance(stream, str):
-        raise ApiError(422, "invalid", "parameters.stream: must be the name of a stream")
-    return stream
+def _invalid(where: str, what: str) -> ApiError:
+    return ApiError(422, "invalid", f"{where}: {what}")
 
 
-def _timeout_ms(parameters: Mapping[str, Any]) -> int | None:
-    timeout = parameters.get("timeout")
-    if timeout is None or timeout == 0:  # Triton's clients mean "none" by 0
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
-        raise ApiError(422, "invalid", "parameters.timeout: must be a number of microseconds")
-    return max(1, timeout // 1000)
-
-
-def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise ApiError(422, "invalid", f"parameters.{name}: must be true or false")
-    return value
-
-
-def _images(inputs: Sequence[OipInputJson], binary: memoryview, most: int) -> list[SentImage]:
-    if len(inputs) != 1 or inputs[0].name not in (PIXELS, FILES):
-        raise ApiError(422, "invalid", f"inputs: expected one input, either {PIXELS!r} or {FILES!r}")
-    tensor = inputs[0]
+def _images(tensor: OipInputJson, binary: memoryview, most: int) -> list[SentImage]:
     if any(not 0 <= size < _MAX_SIZE for size in tensor.shape):
-        raise ApiError(422, "invalid", "inputs.0.shape: sizes must not be negative")
-    parameters = tensor.parameters or {}
-    if any(name.startswith("shared_memory") for name in parameters):
-        raise ApiError(422, "invalid", "inputs.0.parameters: shared memory is not supported")
-    data: memoryview | None = None
-    size = parameters.get("binary_data_size")
-    if size is not None:
-        if isinstance(size, bool) or not isinstance(size, int) or size != len(binary):
-            raise ApiError(
-                422, "invalid", f"inputs.0.parameters.binary_data_size: {len(binary)} bytes follow the JSON"
-            )
-        data = binary
+        raise _invalid("inputs.0.shape", "sizes must not be negative")
     check_count(tensor.shape[0], most)
-    if tensor.name == PIXELS:
-        return _from_pixels(tensor, data)
-    return _from_files(tensor, data)
+    parameters = tensor.parameters or OipInputParametersJson()
+    if any(name.startswith("shared_memory") for name in parameters.model_extra or ()):
+        raise _invalid("inputs.0.parameters", "shared memory is not supported")
+    size = parameters.binary_data_size
+    if size not in (None, len(binary)):
+        raise _invalid("inputs.0.parameters.binary_data_size", f"{len(binary)} bytes follow the JSON")
+    expected, images_in = _INPUTS[tensor.name]
+    if tensor.datatype != expected:
+        raise _invalid("inputs.0.datatype", f"{tensor.name} must be {expected}")
+    found = images_in(tensor, None if size is None else binary)
+    return [SentImage(f"image {number}", image) for number, image in enumerate(found)]
 
 
-def _from_pixels(tensor: OipInputJson, binary: memoryview | None) -> list[SentImage]:
-    _check_datatype(tensor, "UINT8")
+def _pixels(tensor: OipInputJson, binary: memoryview | None) -> NDArray[np.uint8]:
     if binary is None:
-        numbers = _numbers(_flat(tensor.data))
-        binary = memoryview(numbers.tobytes())
-    array = pixel_array(binary, tensor.shape, "inputs.0.shape")
-    return [SentImage(f"image {number}", image) for number, image in enumerate(array)]
+        values = _flat(tensor.data)
+        if any(type(value) is not int or not 0 <= value <= 255 for value in values):
+            raise _invalid("inputs.0.data", "must be whole numbers from 0 to 255")
+        binary = memoryview(bytes(values))
+    return pixel_array(binary, tensor.shape, "inputs.0.shape")
 
 
-def _numbers(values: list[Any]) -> NDArray[np.uint8]:
-    if any(type(value) is not int or not 0 <= value <= 255 for value in values):
-        raise ApiError(422, "invalid", "inputs.0.data: must be whole numbers from 0 to 255")
-    return np.array(values, np.uint8)
-
-
-def _from_files(tensor: OipInputJson, binary: memoryview | None) -> list[SentImage]:
-    _check_datatype(tensor, "BYTES")
-    if len(tensor.shape) > 2 or tensor.shape[1:] not in ([], [1]):
-        raise ApiError(422, "invalid", f"inputs.0.shape: {FILES} must be [n], got {tensor.shape}")
+def _files(tensor: OipInputJson, binary: memoryview | None) -> list[bytes]:
+    if tensor.shape[1:] not in ([], [1]):
+        raise _invalid("inputs.0.shape", f"must be [n], got {tensor.shape}")
     if binary is None:
         texts = _flat(tensor.data)
         if not all(isinstance(text, str) for text in texts):
-            raise ApiError(422, "invalid", "inputs.0.data: must be text in base64")
+            raise _invalid("inputs.0.data", "must be text in base64")
         files = [decoded_base64(text, f"inputs.0.data.{number}") for number, text in enumerate(texts)]
     else:
         files = _elements(binary)
     if len(files) != tensor.shape[0]:
-        raise ApiError(422, "invalid", f"inputs.0: shape {tensor.shape}, but {len(files)} elements")
-    return [SentImage(f"image {number}", file) for number, file in enumerate(files)]
+        raise _invalid("inputs.0", f"shape {tensor.shape}, but {len(files)} elements")
+    return files
 
 
-def _check_datatype(tensor: OipInputJson, expected: str) -> None:
-    if tensor.datatype != expected:
-        raise ApiError(422, "invalid", f"inputs.0.datatype: {tensor.name} must be {expected}")
+_INPUTS: dict[str, tuple[str, Callable[[OipInputJson, memoryview | None], Any]]] = {
+    "images": ("UINT8", _pixels),
+    "bytes": ("BYTES", _files),
+}
 
 
 def _flat(data: list[Any] | None) -> list[Any]:
     """Nested lists as one; they are as deep as the sender likes."""
     if data is None:
-        raise ApiError(422, "invalid", "inputs.0.data: missing, and no binary data either")
+        raise _invalid("inputs.0.data", "missing, and no binary data either")
     while any(isinstance(one, list) for one in data):
         if not all(isinstance(one, list) for one in data):
-            raise ApiError(422, "invalid", "inputs.0.data: lists and values are mixed")
+            raise _invalid("inputs.0.data", "lists and values are mixed")
         data = [value for one in data for value in one]
     return data
 
@@ -290,74 +252,46 @@ def _elements(data: memoryview) -> list[bytes]:
     """Elements of BYTES: each has its length before it, in four bytes."""
     found, at = [], 0
     while at < len(data):
-        if at + 4 > len(data):
-            raise ApiError(422, "invalid", "inputs.0: the binary data end within a length")
-        (length,) = struct.unpack_from("<I", data, at)
-        at += 4
-        if at + length > len(data):
-            raise ApiError(422, "invalid", "inputs.0: the binary data end within an element")
-        found.append(bytes(data[at : at + length]))
-        at += length
+        start = at + 4
+        at = start + struct.unpack_from("<I", data, at)[0] if start <= len(data) else start
+        if at > len(data):
+            raise _invalid("inputs.0", "the binary data end within an element")
+        found.append(bytes(data[start:at]))
     return found
 
 
 # -- answers ----------------------------------------------------------------------------------------
 
-
-def _texts(values: Sequence[str | None]) -> NDArray[Any]:
-    return np.array([value or "" for value in values], object)
-
-
-def _floats(values: Sequence[float]) -> NDArray[np.float32]:
-    return np.nan_to_num(np.array(values, np.float32))
-
-
-def output_tensors(answers: Sequence[StreamAnswer]) -> dict[str, NDArray[Any]]:
-    """Values of all ``OUTPUTS`` by name; at least one image must have an answer."""
-    results = [answer.result for answer in answers]
-    known = next(answer.probabilities for answer in answers if answer.probabilities is not None)
-    rows = [np.zeros_like(known) if a.probabilities is None else a.probabilities for a in answers]
-    return {
-        "labels": _texts([r.label for r in results]),
-        "probabilities": np.nan_to_num(np.stack(rows).astype(np.float32)),
-        "zero_shot_labels": _texts([r.zero_shot_label for r in results]),
-        "adapted": np.array([r.adapted for r in results], bool),
-        "changed": np.array([r.changed for r in results], bool),
-        "support": np.array([-1 if r.support is None else r.support for r in results], np.int64),
-        "state_version": np.array([r.state_version for r in results], np.int64),
-        "queued_ms": _floats([a.queued_ms for a in answers]),
-        "computed_ms": _floats([a.computed_ms for a in answers]),
-        "ids": _texts([a.id for a in answers]),
-        "errors": _texts([r.error for r in results]),
-    }
-
-
-OUTPUTS = {  # with the datatype and the sizes behind the number of images; -1 for the number of classes
-    "labels": ("BYTES", []),
-    "probabilities": ("FP32", [-1]),
-    "zero_shot_labels": ("BYTES", []),
-    "adapted": ("BOOL", []),
-    "changed": ("BOOL", []),
-    "support": ("INT64", []),
-    "state_version": ("INT64", []),
-    "queued_ms": ("FP32", []),
-    "computed_ms": ("FP32", []),
-    "ids": ("BYTES", []),
-    "errors": ("BYTES", []),
+_DTYPES = {"BYTES": object, "FP32": np.float32, "BOOL": bool, "INT64": np.int64}
+# With the datatype, the sizes behind the number of images (-1: that of classes), and the value of an answer.
+OUTPUTS: dict[str, tuple[str, list[int], Callable[[StreamAnswer], Any]]] = {
+    "labels": ("BYTES", [], lambda answer: answer.result.label or ""),
+    "probabilities": ("FP32", [-1], lambda answer: answer.probabilities),
+    "zero_shot_labels": ("BYTES", [], lambda answer: answer.result.zero_shot_label or ""),
+    "adapted": ("BOOL", [], lambda answer: answer.result.adapted),
+    "changed": ("BOOL", [], lambda answer: answer.result.changed),
+    "support": ("INT64", [], lambda answer: -1 if answer.result.support is None else answer.result.support),
+    "state_version": ("INT64", [], lambda answer: answer.result.state_version),
+    "queued_ms": ("FP32", [], lambda answer: answer.queued_ms),
+    "computed_ms": ("FP32", [], lambda answer: answer.computed_ms),
+    "ids": ("BYTES", [], lambda answer: answer.id),
+    "errors": ("BYTES", [], lambda answer: answer.result.error or ""),
 }
 
 
-def check_outputs(asked: InferRequest) -> None:
-    """422 for outputs that there are not."""
-    for name in asked.outputs or ():
-        if name not in OUTPUTS:
-            raise ApiError(
-                422, "invalid", f"outputs: there is no {name[:40]!r}; there are {', '.join(OUTPUTS)}"
-            )
+def _output(name: str, answers: Sequence[StreamAnswer]) -> NDArray[Any]:
+    """One row per image; at least one must have an answer."""
+    datatype, _, value = OUTPUTS[name]
+    values = [value(answer) for answer in answers]
+    if name == "probabilities":
+        nothing = np.zeros_like(next(row for row in values if row is not None))
+        values = [nothing if row is None else row for row in values]
+    made = np.array(values, _DTYPES[datatype])
+    return np.nan_to_num(made) if datatype == "FP32" else made
 
 
 def render(
-    asked: InferRequest, answers: Sequence[StreamAnswer], model_name: str, version: str
+    asked: OipRequestJson, answers: Sequence[StreamAnswer], model_name: str, version: str
 ) -> tuple[bytes, int | None]:
     """The body of a response, and how many of its bytes are JSON; None if all.
 
@@ -367,16 +301,16 @@ def render(
         model_name: As the client calls the model.
         version: Of the model.
     """
-    tensors = output_tensors(answers)
-    wanted = asked.outputs or dict.fromkeys(tensors, asked.binary)
+    binary = (asked.parameters or OipParametersJson()).binary_data_output
+    wanted = asked.outputs or [OipOutputJson(name=name) for name in OUTPUTS]
     outputs, parts = [], []
-    for name, binary in wanted.items():
-        values = tensors[name]
-        output: dict[str, Any] = {"name": name, "datatype": OUTPUTS[name][0], "shape": list(values.shape)}
-        if binary:
-            data = _as_bytes(values)
-            parts.append(data)
-            output["parameters"] = {"binary_data_size": len(data)}
+    for one in wanted:
+        values, own = _output(one.name, answers), one.parameters and one.parameters.binary_data
+        output: dict[str, Any] = {"name": one.name, "datatype": OUTPUTS[one.name][0]}
+        output["shape"] = list(values.shape)
+        if binary if own is None else own:
+            parts.append(_as_bytes(values))
+            output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             output["data"] = values.ravel().tolist()
         outputs.append(output)
@@ -457,7 +391,7 @@ _REQUEST_BODY = {
             "schema": {"$ref": f"#/components/schemas/{OipRequestJson.__name__}"},
             "example": {
                 "parameters": {"stream": "camera-1"},
-                "inputs": [{"name": FILES, "shape": [1], "datatype": "BYTES", "data": ["iVBORw0KGgo="]}],
+                "inputs": [{"name": "bytes", "shape": [1], "datatype": "BYTES", "data": ["iVBORw0KGgo="]}],
                 "outputs": [{"name": "labels"}],
             },
         },
@@ -510,15 +444,15 @@ class _Routes:
         classes = -1 if model.can_set_classes else len(model.classes)
         outputs = [
             OipTensorInfoJson(name=name, datatype=kind, shape=[-1, *([classes] if sizes else [])])
-            for name, (kind, sizes) in OUTPUTS.items()
+            for name, (kind, sizes, _) in OUTPUTS.items()
         ]
         return OipModelJson(
             name=model.name,
             versions=[VERSION],
             platform="ramen_pytorch",
             inputs=[
-                OipTensorInfoJson(name=PIXELS, datatype="UINT8", shape=[-1, -1, -1, 3]),
-                OipTensorInfoJson(name=FILES, datatype="BYTES", shape=[-1]),
+                OipTensorInfoJson(name="images", datatype="UINT8", shape=[-1, -1, -1, 3]),
+                OipTensorInfoJson(name="bytes", datatype="BYTES", shape=[-1]),
             ],
             outputs=outputs,
             parameters={"names": self._names, "method": model.method, "max_batch": model.max_batch},
@@ -548,30 +482,25 @@ class _Routes:
         limit = service.deadline(request, None)
         body = await read_body(request, limit)
         length = request.headers.get(HEADER_LENGTH)
-        asked = await parsed(
+        asked, images = await parsed(
             len(body),
             lambda: parse_request(body, length, self._model.max_batch, service.settings.max_json_bytes),
         )
-        check_outputs(asked)
-        facts.images = len(asked.images)
-        service.check_stream(request, request.state.caller, asked.stream)
-        answers = await self._answers(request, asked)
+        facts.images = len(images)
+        parameters = asked.parameters or OipParametersJson()
+        service.check_stream(request, request.state.caller, parameters.stream)
+        longest, timeout_ms = service.settings.max_timeout_ms, None
+        if parameters.timeout:  # Triton's clients mean "none" by 0
+            timeout_ms = max(1, parameters.timeout // 1000)
+            if timeout_ms > longest:
+                raise _invalid("parameters.timeout", f"must be at most {longest * 1000} microseconds")
+        deadline = service.deadline(request, timeout_ms)
+        work = service.backend.call(Classify(parameters.stream, images, remaining(deadline)))
+        answers = await unless_gone(request, work)
+        if all(answer.result.error is not None for answer in answers):
+            raise ApiError(422, "undecodable", answers[0].result.error or "")
         text, json_length = render(asked, answers, name, VERSION)
         if json_length is None:
             return Response(text, media_type="application/json")
         headers = {HEADER_LENGTH: str(json_length)}
         return Response(text, headers=headers, media_type="application/octet-stream")
-
-    async def _answers(self, request: Request, asked: InferRequest) -> Sequence[StreamAnswer]:
-        service = self._service
-        longest = service.settings.max_timeout_ms
-        if asked.timeout_ms is not None and asked.timeout_ms > longest:
-            raise ApiError(
-                422, "invalid", f"parameters.timeout: must be at most {longest * 1000} microseconds"
-            )
-        deadline = service.deadline(request, asked.timeout_ms)
-        work = service.backend.call(Classify(asked.stream, asked.images, remaining(deadline)))
-        answers = await unless_gone(request, work)
-        if all(answer.result.error is not None for answer in answers):
-            raise ApiError(422, "undecodable", answers[0].result.error or "")
-        return answers

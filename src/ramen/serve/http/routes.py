@@ -46,7 +46,6 @@ from ramen.serve.http.schemas import (
     activity_json,
     feedback_json,
     finite,
-    model_json,
     stream_json,
 )
 from ramen.serve.http.service import Service
@@ -171,7 +170,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 def _add_figures(app: FastAPI, service: Service) -> None:
     @serves(app, GetModel, _MONITORING, response_model=ModelJson)
     async def model() -> ModelJson:
-        return model_json(service.backend.model)
+        return ModelJson(**vars(service.backend.model))
 
     @serves(app, GetStatistics, _MONITORING, response_model=EngineStatistics)
     async def statistics() -> EngineStatistics:

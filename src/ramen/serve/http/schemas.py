@@ -3,11 +3,12 @@
 import base64
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ramen.client.operations import FeedbackCounts, ServedModel, StreamActivity, StreamAnswer, StreamInfo
+from ramen.client.operations import FeedbackCounts, StreamActivity, StreamAnswer, StreamInfo
 
 MAX_KEY = 256
 MAX_CLASSES = 100_000
@@ -17,8 +18,11 @@ _EXAMPLE_ID = "b1f0c2-17"
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
+_DEFAULTS = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
 class _Json(BaseModel):
-    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+    model_config = _DEFAULTS
 
 
 class ErrorDetailJson(_Json):
@@ -123,37 +127,23 @@ class ClassifyJson(_Json):
     answers: list[AnswerJson]
 
 
-class FeedbackJson(_Json):
+@dataclass(frozen=True)
+class FeedbackJson(FeedbackCounts):
     """How right the answers were that a true label was sent for."""
 
-    labels: int
-    correct: int
-    zero_shot_correct: int
-    unknown: int = Field(description="Labels for answers that are not known, or no more.")
-    accuracy: float | None
-    zero_shot_accuracy: float | None
+    accuracy: float | None = None
+    zero_shot_accuracy: float | None = None
+    __pydantic_config__ = _DEFAULTS
 
 
-class StreamJson(_Json):
+@dataclass(frozen=True)
+class StreamJson(StreamInfo):
     """One stream."""
 
-    name: str
-    classes: list[str]
-    method: str
-    images: int
-    changed: int
-    fallbacks: int
-    errors: int
-    entries: int | None
-    capacity: int | None
-    memory_bytes: int
-    resident: bool
-    created: float
-    last_used: float | None
     feedback: FeedbackJson
-    accuracy: float | None
-    zero_shot_accuracy: float | None
-    recovered: str | None
+    accuracy: float | None = None
+    zero_shot_accuracy: float | None = None
+    __pydantic_config__ = _DEFAULTS
 
 
 class StreamsJson(_Json):
@@ -205,11 +195,6 @@ class StateJson(_Json):
     status: str = Field(examples=["ready"])
 
 
-def model_json(model: ServedModel) -> ModelJson:
-    """The model."""
-    return ModelJson(**vars(model) | {"classes": list(model.classes), "image_size": list(model.image_size)})
-
-
 def finite(value: float | None) -> float | None:
     """JSON has no NaN and no infinity."""
     return None if value is None or not math.isfinite(value) else float(value)
@@ -250,29 +235,19 @@ def answer_values(answer: StreamAnswer, classes: Sequence[str] | None = None) ->
 
 def feedback_json(counts: FeedbackCounts) -> FeedbackJson:
     """Counts, and the shares that follow from them."""
-    labels = counts.labels
+    labels = counts.labels or None
     return FeedbackJson(
-        labels=labels,
-        correct=counts.correct,
-        zero_shot_correct=counts.zero_shot_correct,
-        unknown=counts.unknown,
-        accuracy=counts.correct / labels if labels else None,
-        zero_shot_accuracy=counts.zero_shot_correct / labels if labels else None,
+        **vars(counts),
+        accuracy=labels and counts.correct / labels,
+        zero_shot_accuracy=labels and counts.zero_shot_correct / labels,
     )
 
 
 def stream_json(info: StreamInfo) -> StreamJson:
     """A stream."""
     feedback = feedback_json(info.feedback)
-    return StreamJson(
-        **{
-            **vars(info),
-            "classes": list(info.classes),
-            "feedback": feedback,
-            "accuracy": feedback.accuracy,
-            "zero_shot_accuracy": feedback.zero_shot_accuracy,
-        }
-    )
+    accuracy = {"accuracy": feedback.accuracy, "zero_shot_accuracy": feedback.zero_shot_accuracy}
+    return StreamJson(**{**vars(info), "feedback": feedback, **accuracy})
 
 
 def activity_json(activity: StreamActivity) -> ActivityJson:
