@@ -229,6 +229,27 @@ def test_a_request_has_its_place_in_the_queue_before_it_is_decoded() -> None:
     Pair().run(work)
 
 
+def test_images_may_be_decoded_before_the_request_is_admitted() -> None:
+    """A stream may have to be read from the disk first."""
+
+    async def work(pair: Pair) -> None:
+        admit, may_go_on = pair.engine.admit, asyncio.Event()
+
+        async def slowly(*given: Any) -> Request:
+            await may_go_on.wait()
+            return await admit(*given)
+
+        pair.engine.admit = slowly
+        asked = asyncio.ensure_future(does(pair.worker).classify("a", images(encoded(photo(1), "PNG"))))
+        await until(lambda: pair.arena.lent_bytes > 0)
+        await asyncio.sleep(0.05)
+        may_go_on.set()
+        (answer,) = await asked
+        assert answer.result.error is None
+
+    Pair().run(work)
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -119,6 +119,7 @@ class WorkerConnection:
         self._engine, self._region, self._figures, self._listening = engine, region, figures, listening
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[int, Request | None] = {}  # with images; None until they are admitted
+        self._early: dict[int, dict[str, Any]] = {}  # what was decoded before that
         self._writer: asyncio.StreamWriter | None = None
         self._is_to_stop = self._has_ended = False
 
@@ -154,6 +155,8 @@ class WorkerConnection:
             request = self._requests.get(number)
             if request is not None:
                 self._engine.decoded(request, self._images(request, given))
+            elif number in self._requests:
+                self._early[number] = given
         elif name == "cancel":
             self._cancel(number)
         elif name == "count_refusal":
@@ -212,11 +215,13 @@ class WorkerConnection:
                 self._engine.cancel(request)
             else:
                 self._requests[number] = request
+                images = self._early.pop(number, images)
                 if images is not None:
                     self._engine.decoded(request, self._images(request, images))
             return await request.reply
         finally:
-            self._requests.pop(number, None)
+            self._early.pop(number, None)
+            self._cancel(number)  # does nothing to one that is answered
 
     def _images(self, request: "Request", given: dict[str, Any]) -> DecodedImages:
         return _found(self._region, self._engine.rules, len(request), **given)
