@@ -110,6 +110,14 @@ def serve(
     log_format: Annotated[
         str, typer.Option(help="Format of the log on standard error: json or text.")
     ] = "json",
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Engines in processes of their own, one per GPU of this machine, each with its own streams. "
+            "With --device cpu all of them compute on the CPU.",
+        ),
+    ] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Serve with Ray Serve: several engines, each with its own streams.")
     ] = False,
@@ -139,7 +147,7 @@ def serve(
     from ramen.serve.http.server import StopFailedError
 
     with exit_on_error(MissingWeightsError, StopFailedError, ImportError):
-        refuse_torchrun("ramen serve", "start it once; --ray uses more than one GPU")
+        refuse_torchrun("ramen serve", "start it once; --gpus and --ray use more than one GPU")
         if decoding_threads is not None or decoding_processes is not None:
             raise ValueError(
                 "--decoding-threads and --decoding-processes are gone: the processes of --workers decode "
@@ -152,7 +160,10 @@ def serve(
             from ramen.serve.shards import NO_AUTOSCALING
 
             raise ValueError(NO_AUTOSCALING)
-        run = _runner(ray, {"replicas": replicas, "gpus_per_replica": gpus_per_replica})
+        if gpus is not None and (ray or workers is not None):
+            other = "--ray, which has --replicas" if ray else "--workers: one process reads all requests"
+            raise ValueError(f"--gpus is not for {other}")
+        run = _runner(ray, gpus, {"replicas": replicas, "gpus_per_replica": gpus_per_replica})
         request = make_request(
             {
                 "model": model and full_name(model),
@@ -229,11 +240,14 @@ def make_request(
     return request
 
 
-def _runner(on_ray: bool, scaling: dict[str, Any]) -> "Callable[[ServeRequest, Announce], None]":
-    """What serves: one engine in this process, or several on Ray.
+def _runner(
+    on_ray: bool, gpus: int | None, scaling: dict[str, Any]
+) -> "Callable[[ServeRequest, Announce], None]":
+    """What serves: one engine in this process, several in others, or several on Ray.
 
     Args:
         on_ray: Whether ``--ray`` was given.
+        gpus: What ``--gpus`` says.
         scaling: The options that only it takes; None for those that were not given.
     """
     given = {name: value for name, value in scaling.items() if value is not None}
@@ -245,6 +259,10 @@ def _runner(on_ray: bool, scaling: dict[str, Any]) -> "Callable[[ServeRequest, A
         return partial(serve_on_ray, scaling=given)
     if given:
         raise ValueError(f"--{next(iter(given)).replace('_', '-')} needs --ray")
+    if gpus is not None:
+        from ramen.serve.engine_processes import serve_on_gpus
+
+        return partial(serve_on_gpus, gpus=gpus)
     from ramen.serve.serve_run import serve as run
 
     return run

@@ -46,14 +46,13 @@ from ramen.client.operations import (
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.methods._registry import load_plugins
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.models.names import TINY, full_name, load_classifier, may_bring_classes, recorded_name
-from ramen.serve.engine.engine import Engine
+from ramen.models.names import TINY, full_name, may_bring_classes
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.state_folder import when_free
 from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.server import bind, url_of
 from ramen.serve.http.settings import HttpSettings
-from ramen.serve.serve_run import ServeRequest
+from ramen.serve.serve_run import ServeRequest, classifier_for, engine_for
 from ramen.serve.shards import NO_AUTOSCALING, Shard, Shards, lost, unavailable
 from ramen.utils import checks
 from ramen.utils.signals import stop_on_signals
@@ -67,6 +66,7 @@ _FRONT_CPUS = 1  # for what Ray itself runs
 _LOGGING = {"enable_access_log": False}  # the HTTP application has a log of its own
 
 _log = logging.getLogger("ramen")
+Load = Callable[[], ZeroShotClassifier]
 
 
 @dataclass(frozen=True)
@@ -102,21 +102,19 @@ class RayEngine:
     Errors of the engine are returned, not raised: Ray would wrap them and log each of them with a traceback.
 
     Args:
-        load: Returns the classifier; called here. It must be importable.
+        load: Returns the classifier, in place of the model that the request names; importable.
         request: What is served.
         shard: Which of how many engines this is.
     """
 
-    def __init__(
-        self, load: Callable[[], ZeroShotClassifier], request: ServeRequest, shard: tuple[int, int]
-    ) -> None:
+    def __init__(self, load: Load | None, request: ServeRequest, shard: tuple[int, int]) -> None:
         load_plugins(request.imports)
-        classifier, name = load(), recorded_name(request.model)
-        make = partial(Engine, name=name, method=request.method, parameters=request.parameters, shard=shard)
+        classifier = classifier_for(request) if load is None else load()
+        make = partial(engine_for, request, classifier, shard)
         # the engine whose place this one takes may still be writing its states
-        self._engine = when_free(lambda: make(classifier, request.engine), 2 * _STOPPING)
+        self._engine = when_free(make, 2 * _STOPPING)
         self._closing: asyncio.Future[None] | None = None
-        _log.info("engine %d of %d serves %s on %s", shard[0] + 1, shard[1], name, classifier.device)
+        _log.info("engine %d of %d serves %s", shard[0] + 1, shard[1], self._engine.model.name)
 
     async def call(self, operation: Operation[Reply]) -> Reply | ServerError:
         """Do something; if the caller is cancelled, images that still wait are dropped."""
@@ -205,16 +203,13 @@ class HttpIngress:
 # -- the application ----------------------------------------------------------------------------------
 
 
-def application(
-    request: ServeRequest, scaling: Scaling, load: Callable[[], ZeroShotClassifier] | None = None
-) -> Application:
+def application(request: ServeRequest, scaling: Scaling, load: Load | None = None) -> Application:
     """Engines with the HTTP application before them.
 
     Args:
         request: What to serve; its host and port are those of Ray's proxies, and not looked at here.
         scaling: How many engines there are.
-        load: Returns the classifier, in place of the model that the request names. It must be importable in
-            the processes of the engines.
+        load: See ``RayEngine``.
     """
     if request.engine.state is None and scaling.replicas > 1:
         raise ValueError(
@@ -240,7 +235,6 @@ def application(
         graceful_shutdown_wait_loop_s=0.5,
         logging_config=_LOGGING,
     )(serve.ingress()(HttpIngress))
-    load = load or partial(load_classifier, request)
     engines = [
         engine.options(name=engine_name(number)).bind(load, request, (number, scaling.replicas))
         for number in range(scaling.replicas)

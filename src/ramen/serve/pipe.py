@@ -390,8 +390,12 @@ class PipeEngine:
 
     async def close(self) -> None:
         """Say good-bye: the engine goes on, for other workers."""
+        self.leave()
+        await self._decoding.close()
+
+    def leave(self) -> None:
+        """Close the connection."""
         if self._reading is not None:
             self._reading.cancel()
         if self._writer is not None:
             self._writer.close()
-        await self._decoding.close()

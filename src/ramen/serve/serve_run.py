@@ -10,6 +10,7 @@ import torch
 
 from ramen.methods._registry import load_plugins
 from ramen.models import prompts
+from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.names import TINY, load_classifier, recorded_name
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.settings import EngineSettings
@@ -27,7 +28,7 @@ from ramen.utils.workers import available_cores, left_out_of_collections
 _log = logging.getLogger("ramen")
 # Seconds after which a thread that runs Python gives others a turn. One thread reads requests; another one
 # computes, and asks for a turn after each operation of torch: at Python's own 5 ms it would mostly wait.
-_TURN = 1e-4
+TURN = 1e-4
 _MANY_CORES = 16  # from which on there are four workers for a GPU
 
 
@@ -95,6 +96,28 @@ class ServeRequest:
         return 0 if is_loopback(self.host) else 2
 
 
+def classifier_for(request: ServeRequest) -> ZeroShotClassifier:
+    """The model, in the dtype of the states that there are."""
+    dtype = request.dtype or next(dtypes_below(request.engine.state), AUTO)
+    classifier = load_classifier(replace(request, dtype=dtype))
+    _log.info("computing in %s on %s", classifier.fingerprint()["dtype"], classifier.device)
+    return classifier
+
+
+def engine_for(
+    request: ServeRequest, classifier: ZeroShotClassifier, shard: tuple[int, int] = (0, 1)
+) -> Engine:
+    """The engine of a service, or one of several."""
+    return Engine(
+        classifier,
+        request.engine,
+        name=recorded_name(request.model),
+        method=request.method,
+        parameters=request.parameters,
+        shard=shard,
+    )
+
+
 def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
     """Serve until a signal comes, then finish what was accepted and store what was learned.
 
@@ -103,21 +126,13 @@ def serve(request: ServeRequest, announce: Callable[[str], None]) -> None:
         announce: Called with the address once images can be answered.
     """
     request.check()
-    sys.setswitchinterval(_TURN)
+    sys.setswitchinterval(TURN)
     # the port comes before the model is loaded, which takes long
     with private_files(), bind(request.host, request.port) as bound:
         log_to_stderr(request.log_format)
-        dtype = request.dtype or next(dtypes_below(request.engine.state), AUTO)
-        url, classifier = url_of(bound), load_classifier(replace(request, dtype=dtype))
-        _log.info("computing in %s on %s", classifier.fingerprint()["dtype"], classifier.device)
+        url, classifier = url_of(bound), classifier_for(request)
         workers = request.workers_for(classifier.device)
-        engine = Engine(
-            classifier,
-            request.engine,
-            name=recorded_name(request.model),
-            method=request.method,
-            parameters=request.parameters,
-        )
+        engine = engine_for(request, classifier)
         with left_out_of_collections(), engine:
             if workers:
                 run_workers(engine, request.http, workers, bound, request.log_format, lambda: announce(url))

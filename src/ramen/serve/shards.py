@@ -4,7 +4,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,18 +100,28 @@ class Shards:
     Args:
         shards: In their order, which decides where a stream is.
         model: What they serve.
+        memory_for: See ``Backend``.
     """
 
-    def __init__(self, shards: Sequence[Shard], model: ServedModel) -> None:
-        self._shards, self.model = shards, model
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        model: ServedModel,
+        memory_for: Callable[[int], memoryview | None] = lambda length: None,
+    ) -> None:
+        self._shards, self.model, self.memory_for = shards, model, memory_for
         self._before = [Counter[str]() for _ in shards]  # of engines that have ended
         self._latest = [Counter[str]() for _ in shards]
         self._counting = asyncio.Lock()  # a report that overtook another would look like a new engine's
 
     @classmethod
     async def connect(cls, shards: Sequence[Shard]) -> "Shards":
-        """Wait until the first one is there, and ask it what it serves."""
-        return cls(shards, await shards[0].call(GetModel()))
+        """Wait until the first one is there, which may have to load a model, and ask it what it serves."""
+        while True:
+            try:
+                return cls(shards, await shards[0].call(GetModel()))
+            except ServerUnavailableError as error:
+                _log.info("engine 1 does not answer yet: %s", error)
 
     async def call(self, operation: Operation[Reply]) -> Reply:
         """Do something; if the caller is cancelled, images that still wait are dropped."""
@@ -163,10 +173,6 @@ class Shards:
     def count_refusal(self) -> None:
         """A request was refused because of what ``refusal`` says; only the sum is reported."""
         self._shards[0].count_refusal()
-
-    def memory_for(self, length: int) -> memoryview | None:
-        """Memory of this process will do."""
-        return None
 
     async def figures(self, own: RequestFigures) -> RequestFigures:
         """Those of this process alone."""

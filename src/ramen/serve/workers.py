@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # a worker has no use for it
 _BACKLOG = 2048
 _DECODERS = 2, 4  # of a worker, the fewest and the most
 _OTHER_CORES = 4  # that decoding leaves to everything else, if there are more
-_MOST_PINNED = 512 * 2**20  # bytes, of all workers together
+MOST_PINNED = 512 * 2**20  # bytes, of all workers together
 _GAPS = 2  # what memory for blocks of many sizes needs, as a multiple of their sum
 _SHORT_LIFE = 5.0  # seconds
 _SHORT_LIVES = 5  # in a row, after which something is wrong with this machine
@@ -230,7 +230,7 @@ class Workers:
         device = engine.device
         if device.type == "cuda":
             for region in self._regions:
-                region.pin(_MOST_PINNED // count, device)
+                region.pin(MOST_PINNED // count, device)
         self._connections = SharedRegion(8 * count)
         self._before = RequestFigures()  # of workers that have ended
         self._latest = [RequestFigures() for _ in range(count)]
@@ -382,7 +382,7 @@ def run_workers(
         announce: Called once all workers listen.
     """
     workers = Workers(engine, settings, count, bound, log_format)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         stop = partial(runner.get_loop().call_soon_threadsafe, workers.stop)
         with stop_on_signals(stop, again=lambda number: os._exit(128 + number)):
             try:
@@ -397,7 +397,7 @@ def run_workers(
                 raise StopFailedError(message) from error
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """That of uvloop, if it is installed, as the web server uses it."""
     if importlib.util.find_spec("uvloop") is None:
         return None

@@ -32,13 +32,13 @@ def client_of(process: ClassifyProcess, token: str | None = None) -> httpx.Clien
     return httpx.Client(base_url=url, headers=headers, timeout=60)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_what_is_learned_is_there_after_a_stop(tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize("processes", [("--workers", 0), ("--workers", 2), ("--gpus", 2)])
+def test_what_is_learned_is_there_after_a_stop(tmp_path: Path, processes: tuple[object, ...]) -> None:
     drawings = [path.read_bytes() for path in write_drawings(tmp_path / "drawings", 1)]
     tokens = tmp_path / "tokens.json"
     token = create_token(tokens, "all", ["classify", "manage"])
     options = ("--tokens", tokens, "--state", tmp_path / "state", "--keep-changed", 2)
-    options += ("--workers", processes)
+    options += processes
     with started(tmp_path / "first", *options) as process, client_of(process, token) as client:
         assert httpx.get(client.base_url.join("/v1/streams")).status_code == 401
         files = [("files", (str(number), drawing)) for number, drawing in enumerate(drawings)]
@@ -80,6 +80,9 @@ def run(*arguments: object) -> tuple[int, str]:
         (("--no-auth", "--ray", "--workers", "2"), "--workers is not for --ray"),
         (("--no-auth", "--decoding-processes", "2"), "--workers"),
         (("--no-auth", "--decoding-threads", "2"), "--workers"),
+        (("--no-auth", "--ray", "--gpus", "2"), "--gpus is not for --ray"),
+        (("--no-auth", "--workers", "2", "--gpus", "2"), "--gpus is not for --workers"),
+        (("--no-auth", "--gpus", "1000"), "--gpus 1000 needs as many GPUs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -1,7 +1,7 @@
 import asyncio
 import faulthandler
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,8 @@ import pytest
 from ramen import testing
 from ramen.client.operations import Operation, Reply
 from ramen.serve.engine.state_folder import shard_of
+from ramen.serve.engine_processes import engines_on
+from ramen.serve.shards import Shards
 from tests.helpers.calls import does
 from tests.helpers.ray_machine import SETTINGS, ray_machine, run_application, small_request
 from tests.serve.engine.engines import PATIENCE, loop_engine
@@ -60,36 +62,47 @@ def proxy_port() -> Iterator[int]:
         yield port
 
 
-@contextmanager
-def _local(state: Path, run: Callable[[Awaitable[Any]], Any]) -> Iterator[Any]:
+@asynccontextmanager
+async def _local(state: Path) -> AsyncIterator[Any]:
     engine = loop_engine(testing.small_classifier(), **{**SETTINGS, "state": str(state)})
     try:
         yield engine
     finally:
-        run(engine.close())
+        await engine.close()
 
 
-@contextmanager
-def _on_ray(state: Path, run: Callable[[Awaitable[Any]], Any]) -> Iterator[Any]:
-    from ramen.serve.shards import Shards
+@asynccontextmanager
+async def _in_processes(state: Path) -> AsyncIterator[Any]:
+    async with engines_on(["cpu", "cpu"], small_request(state), testing.small_classifier) as shards:
+        try:
+            yield shards
+        finally:
+            await shards.close()
 
-    yield run(Shards.connect(run_application(small_request(state))))
+
+@asynccontextmanager
+async def _on_ray(state: Path) -> AsyncIterator[Any]:
+    yield await Shards.connect(run_application(small_request(state)))
 
 
-@pytest.fixture(scope="package", params=["local", "ray"])
+_SERVICES = {"local": (_local, 1), "gpus": (_in_processes, 2), "ray": (_on_ray, 2)}
+
+
+@pytest.fixture(scope="package", params=_SERVICES)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service on one engine of this process, and on two elsewhere."""
-    state = tmp_path_factory.mktemp(request.param)
     if request.param == "ray":
         request.getfixturevalue("proxy_port")
-    kind, engines = {"local": (_local, 1), "ray": (_on_ray, 2)}[request.param]
+    state = tmp_path_factory.mktemp(request.param)
+    open_service, engines = _SERVICES[request.param]
     with asyncio.Runner() as runner:
 
         def run(work: Awaitable[Value]) -> Value:
             return runner.run(_in_time(work))
 
-        with kind(state, run) as backend:
-            yield Served(backend, engines, state, run)
+        service = open_service(state)
+        yield Served(runner.run(service.__aenter__()), engines, state, run)
+        runner.run(service.__aexit__(None, None, None))
 
 
 async def _in_time(work: Awaitable[Value]) -> Value:

@@ -84,7 +84,7 @@ def owner(served: Served, stream: str) -> int | None:
     return None
 
 
-@pytest.mark.parametrize("served", ["ray"], indirect=True)
+@pytest.mark.parametrize("served", ["gpus", "ray"], indirect=True)
 def test_killed_engines_lose_no_more_than_the_store_promises(served: Served) -> None:
     async def scenario() -> Load:
         load = Load(served.backend, [f"killed-{number}" for number in range(STREAMS)])

@@ -36,6 +36,7 @@ class FakeShard(FakeBackend, Shard):
         return await self.send(operation, 0.0)
 
     async def send(self, operation: Operation[Any], until: float) -> Any:
+        await asyncio.sleep(0)
         if self.gone:
             raise ServerUnavailableError("gone")
         if self.report is not None and isinstance(operation, GetStatistics):
@@ -114,3 +115,16 @@ def test_some_are_gone() -> None:
             await service.call(GetModel())
 
     run(work)
+
+
+def test_the_service_begins_when_its_engines_do() -> None:
+    async def work() -> None:
+        shard = FakeShard()
+        shard.gone = True
+        connecting = asyncio.create_task(Shards.connect([shard]))
+        done, _ = await asyncio.wait([connecting], timeout=0.05)
+        assert not done
+        shard.gone = False
+        assert (await connecting).model == MODEL
+
+    asyncio.run(work())
