@@ -311,9 +311,6 @@ class Output:
                 self._written = True
             else:
                 self._count(Result.from_dict(value))
-        ends = [run.before for run in self.runs[1:]]
-        for run, after in zip(self.runs, [*ends, self.tally.files], strict=False):
-            run.files = after - run.before if run.seconds is None else run.files
         if not self.head:
             raise OtherOutputError(f"{self._journal} is empty: {start_again(self.path)}")
         if end < self._journal.stat().st_size:
@@ -322,6 +319,8 @@ class Output:
     def _count(self, result: Result) -> None:
         self.keys.add(result.key)
         self.tally.add(result)
+        if self.runs:
+            self.runs[-1].files += 1
 
     def _write(self, values: Iterable[Mapping[str, Any]]) -> None:
         if self._sync is not None:
@@ -415,8 +414,6 @@ class Output:
             _write_all(self._view, b"".join(map(self._rows.encode, found)))
         for result in found:
             self._count(result)
-        if self._run is not None:
-            self._run.files = self.new_files
 
     def finish(self) -> None:
         """Note that this run has come to its end, and that all results it got are in the output."""

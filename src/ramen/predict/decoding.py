@@ -15,8 +15,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Generator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -159,14 +159,6 @@ class SourceDecoder(Protocol[Item]):
         """What becomes of a source that ended its process."""
 
 
-class _Workers(Protocol):
-    """Where groups of sources are decoded."""
-
-    def submit(
-        self, function: Callable[[Sequence[Source]], list[Item]], group: Sequence[Source], /
-    ) -> Future[list[Item]]: ...
-
-
 class _Group(NamedTuple, Generic[Item]):
     """Sources under way."""
 
@@ -182,36 +174,24 @@ class _End(NamedTuple):
 
 
 class DecodedStream(Generic[Item]):
-    """The sources of one caller, decoded, in order.
-
-    Args:
-        sources: Taken one at a time by a thread.
-        decoder: What to do with each of them.
-        workers: Where it is done.
-        batch_size: How many sources make a batch.
-        max_delay: Seconds after which a batch is handed out that is not full; None waits until it is.
-        group_size: How many sources are passed on together, if no delay is to be kept.
-        ahead: How many sources may be under way.
-    """
+    """The sources of one caller, decoded, in order; ``DecodedStreams.open`` makes one."""
 
     def __init__(
         self,
         sources: Generator[Source, None, None],
         decoder: SourceDecoder[Item],
-        workers: _Workers,
+        pool: Executor | WorkerProcesses,
         *,
+        workers: int,
         batch_size: int,
         max_delay: float | None,
-        group_size: int,
-        ahead: int,
     ) -> None:
+        group_size = min(_LARGEST_GROUP, math.ceil(batch_size / workers))
         self._sources = sources
-        self._decoder = decoder
-        self._workers = workers
-        self._batch_size = batch_size
-        self._max_delay = max_delay
+        self._decoder, self._pool = decoder, pool
+        self._batch_size, self._max_delay = batch_size, max_delay
         self._group_size = group_size if max_delay is None else 1
-        self._space = threading.Semaphore(ahead)
+        self._space = threading.Semaphore(2 * max(batch_size, workers * group_size))  # sources under way
         self._groups: queue.SimpleQueue[_Group[Item] | _End] = queue.SimpleQueue()
         self._stopped = threading.Event()
         # what the reading thread alone uses
@@ -237,7 +217,7 @@ class DecodedStream(Generic[Item]):
         group: list[Source] = []
         taken, count = 0.0, 0
         try:
-            while self._has_space() and (source := next(self._sources, None)) is not None:
+            while (source := self._next_source()) is not None:
                 group.append(self._decoder.detach(source))
                 taken = taken if len(group) > 1 else time.monotonic()
                 count += 1
@@ -249,12 +229,12 @@ class DecodedStream(Generic[Item]):
             if group and not self._stopped.is_set():
                 self._pass_on(group, taken)
 
-    def _has_space(self) -> bool:
+    def _next_source(self) -> Source | None:
         self._space.acquire()
-        return not self._stopped.is_set()
+        return None if self._stopped.is_set() else next(self._sources, None)
 
     def _pass_on(self, group: list[Source], taken: float) -> None:
-        self._groups.put(_Group(group, taken, self._workers.submit(self._decoder.decode_all, group)))
+        self._groups.put(_Group(group, taken, self._pool.submit(self._decoder.decode_all, group)))
 
     # -- the thread that reads --------------------------------------------------------------------------
 
@@ -306,13 +286,13 @@ class DecodedStream(Generic[Item]):
         except CancelledError:
             raise StreamClosedError("the predictor was closed while its results were being read") from None
         except BrokenExecutor:
-            if not isinstance(self._workers, WorkerProcesses):
+            if not isinstance(self._pool, WorkerProcesses):
                 raise
-            return [self._decoded_alone(source, self._workers) for source in group.sources]
+            return [self._decoded_alone(source, self._pool) for source in group.sources]
 
-    def _decoded_alone(self, source: Source, workers: WorkerProcesses) -> Item:
+    def _decoded_alone(self, source: Source, processes: WorkerProcesses) -> Item:
         try:
-            return workers.run_alone(self._decoder.decode, source)
+            return processes.run_alone(self._decoder.decode, source)
         except BrokenExecutor:
             error = f"{source.key} cannot be decoded: the process died of it, or memory ran out"
             return self._decoder.failed(source.key, error)
@@ -338,8 +318,8 @@ class DecodedStream(Generic[Item]):
                 if isinstance(left, _Group):
                     left.decoded.cancel()
         self._groups.put(_End(None))  # somebody may still be waiting
-        if isinstance(self._workers, ThreadPoolExecutor):  # this stream's own
-            self._workers.shutdown(wait=True)
+        if isinstance(self._pool, Executor):  # this stream's own
+            self._pool.shutdown(wait=True)
 
 
 def _left(deadline: float | None) -> float | None:
@@ -362,10 +342,8 @@ class DecodedStreams(Generic[Item]):
     def __init__(
         self, decoder: SourceDecoder[Item], workers: int, batch_size: int, max_delay: float | None
     ) -> None:
-        self._decoder = decoder
-        self._workers = workers
-        self._batch_size = batch_size
-        self._max_delay = max_delay
+        self._decoder, self._workers = decoder, workers
+        self._batch_size, self._max_delay = batch_size, max_delay
         self._lock = threading.RLock()  # a stream may be collected as garbage, and thereby end, meanwhile
         self._open: set[DecodedStream[Item]] = set()
         self._processes: WorkerProcesses | None = None
@@ -376,17 +354,14 @@ class DecodedStreams(Generic[Item]):
     @contextmanager
     def open(self, sources: Generator[Source, None, None]) -> Generator[DecodedStream[Item], None, None]:
         """A block in which sources are decoded ahead of time; nothing is left running after it."""
-        at_once = max(1, self._workers)
-        group_size = min(_LARGEST_GROUP, math.ceil(self._batch_size / at_once))
-        with self._workers_for_one() as workers:
+        with self._pool() as pool:
             stream = DecodedStream(
                 sources,
                 self._decoder,
-                workers,
+                pool,
+                workers=max(1, self._workers),
                 batch_size=self._batch_size,
                 max_delay=self._max_delay,
-                group_size=group_size,
-                ahead=2 * max(self._batch_size, at_once * group_size),
             )
             with self._lock:
                 self._open.add(stream)
@@ -402,7 +377,7 @@ class DecodedStreams(Generic[Item]):
                     stream.join()
 
     @contextmanager
-    def _workers_for_one(self) -> Generator[_Workers, None, None]:
+    def _pool(self) -> Generator[Executor | WorkerProcesses, None, None]:
         if self._workers == 0:
             yield ThreadPoolExecutor(1, thread_name_prefix="ramen-decoder")  # the stream ends it
             return
