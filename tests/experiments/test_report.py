@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from ramen.cli import app
 from ramen.experiments.render import WORDS, Column, Table
 from ramen.experiments.report import write_report
 from ramen.experiments.store import write_result
@@ -37,16 +39,19 @@ def methods(page: Reader, setting: int = 1) -> list[str]:
 # -- files --------------------------------------------------------------------------------------------------
 
 
-def test_damaged_files_are_reported(tmp_path: Path) -> None:
+def test_the_command_writes_the_page_and_says_what_is_damaged(tmp_path: Path) -> None:
     folder = write(tmp_path, [sample_result()])
     (folder / "cut.json").write_text('{"schema": 1, "kind": ')
     write_result(folder / "what.json", {"kind": "song"})
     write_result(folder / "study.json", {"kind": "study", "study": "s", "tables": []})
-    found = write_report([folder], tmp_path / "report.html")
-    text = " ".join(read((tmp_path / "report.html").read_text()).words)
-    for words in ("cut.json is damaged", "a result of kind 'song'", "a result of the study 's'"):
+    out = tmp_path / "new" / "page.html"
+    answer = CliRunner().invoke(app, ["report", str(folder), "--out", str(out), "--title", "My runs"])
+    assert answer.exit_code == 0, answer.output
+    assert "1 run" in answer.output
+    assert "cut.json is damaged" in answer.stderr
+    text = " ".join(read(out.read_text()).words)
+    for words in ("My runs", "cut.json is damaged", "a result of kind 'song'", "a result of the study 's'"):
         assert words in text
-    assert len(found.warnings) == 1
 
 
 def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,13 +104,8 @@ def test_every_table_prints_in_forty_columns() -> None:
 def test_changed_answers_over_all_seeds() -> None:
     results = [published_result(seed=seed) for seed in (0, 1)]
     for result, (repaired, broken) in zip(results, ((30, 10), (50, 30)), strict=True):
-        counts = {
-            "both_right": 100,
-            "repaired": repaired,
-            "broken": broken,
-            "both_wrong": 100 - repaired - broken,
-        }
-        result["scores"]["changes"] = counts
+        result["scores"]["changes"] = {"both_right": 100, "repaired": repaired, "broken": broken}
+        result["scores"]["changes"]["both_wrong"] = 100 - repaired - broken
         result["scores"]["refused"] = 2
     table = changes_table(rows_of(*results))
     # by hand: 30 and 50 of 200 are 15 % and 25 %, 10 and 30 are 5 % and 15 %
