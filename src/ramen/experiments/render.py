@@ -281,9 +281,7 @@ def _pipes(cells: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    for char in "\\|*_`<":
-        text = text.replace(char, f"\\{char}")
-    return text
+    return text.translate({ord(char): f"\\{char}" for char in "\\|*_`<"})
 
 
 def _markdown_cell(cell: Cell) -> str:

@@ -72,37 +72,29 @@ def collect(paths: Sequence[Path | str]) -> Collection:
 
     A damaged file becomes a warning; an error is raised only if no result is left.
     """
-    found: dict[str, tuple[dict[str, Any], Path]] = {}
-    plans: list[dict[str, Any]] = []
-    others: list[dict[str, Any]] = []
-    complaints = []
+    found, runs = Collection([]), dict[str, tuple[dict[str, Any], Path]]()
     for path in _files(paths):
         try:
             result = read_result(path)
             if result.get("kind") != "run":
-                (plans if result.get("kind") == "plan" else others).append(result)
+                (found.plans if result.get("kind") == "plan" else found.others).append(result)
                 continue
             _require_parts(path, result)
         except DamagedResultError as error:
-            complaints.append(str(error))
+            found.warnings.append(str(error))
             continue
         key = identity(result)
-        if key not in found:
-            found[key] = result, path
-        elif result != found[key][0]:
-            kept, older = sorted([(result, path), found[key]], key=_finished, reverse=True)
-            found[key] = kept
-            complaints.append(f"{older[1]} is ignored: {kept[1]} is a newer run of the same experiment")
-    if not found and not others:
+        before, place = runs.setdefault(key, (result, path))
+        if result != before:
+            older, newer = sorted([(before, place), (result, path)], key=lambda one: _finished(one[0]))
+            runs[key] = newer
+            found.warnings.append(f"{older[1]} is ignored: {newer[1]} is a newer run of the same experiment")
+    if not runs and not found.others:
         listed = ", ".join(map(str, paths))
-        raise ValueError("\n".join([f"there are no results in {listed}", *complaints]))
-    return Collection(
-        [result for result, _ in found.values()],
-        {key: path for key, (_, path) in found.items()},
-        plans,
-        others,
-        complaints,
-    )
+        raise ValueError("\n".join([f"there are no results in {listed}", *found.warnings]))
+    found.results.extend(result for result, _ in runs.values())
+    found.files.update((key, path) for key, (_, path) in runs.items())
+    return found
 
 
 def _files(paths: Sequence[Path | str]) -> list[Path]:
@@ -117,8 +109,8 @@ def _files(paths: Sequence[Path | str]) -> list[Path]:
     return list(found)
 
 
-def _finished(found: tuple[Result, Path]) -> str:
-    return str(found[0].get("provenance", {}).get("finished", ""))
+def _finished(result: Result) -> str:
+    return str(result.get("provenance", {}).get("finished", ""))
 
 
 def _require_parts(path: Path, result: Result) -> None:
@@ -256,9 +248,9 @@ def all_rows(found: Sequence[Result]) -> list[Rows]:
     return [Rows(groups) for groups in settings_of(found)]
 
 
-def setting_key(result: Result, *, without: str | None = None) -> str:
+def setting_key(result: Result) -> str:
     """The stream and the classifier as text: equal for what is shown in one table."""
-    return json.dumps([result["experiment"][name] for name in SETTING if name != without], sort_keys=True)
+    return json.dumps([result["experiment"][name] for name in SETTING], sort_keys=True)
 
 
 def describe_setting(experiment: Mapping[str, Any]) -> str:
