@@ -31,17 +31,11 @@ _TIMED_BATCHES = 5  # the last ones, when the memory is fullest
 
 @dataclass(frozen=True)
 class Bins:
-    """Pairs of images in bins of equal count, from the most similar bin to the least.
+    """Pairs of images in bins of equal count, from the most similar bin to the least."""
 
-    Attributes:
-        same_domain: The percentage of all pairs that come from one domain.
-        shares: The same for each bin.
-        errors: The standard errors of the shares.
-    """
-
-    same_domain: float
-    shares: tuple[float, ...]
-    errors: tuple[float, ...]
+    same_domain: float  # the percentage of all pairs that come from one domain
+    shares: tuple[float, ...]  # the same for each bin
+    errors: tuple[float, ...]  # the standard errors of the shares
 
 
 def similarity(
@@ -110,21 +104,13 @@ def binned(similarities: Tensor, same: Tensor, bins: int = 10) -> Bins:
 
 @dataclass(frozen=True)
 class CacheTimes:
-    """Seconds of Ramen with its cache, and what it takes to recompute the gradients of a support set.
+    """Seconds of Ramen with its cache, and what it takes to recompute the gradients of a support set."""
 
-    Attributes:
-        cached: Of one image, as Ramen answers it.
-        entry: To recompute the gradient of one entry from its image.
-        support: Entries that an image retrieved, on average over the queries.
-        most: Entries that it could retrieve from a full memory.
-        queries: Over how many images this was measured.
-    """
-
-    cached: float
-    entry: float
-    support: float
-    most: int
-    queries: int
+    cached: float  # of one image, as Ramen answers it
+    entry: float  # to recompute the gradient of one entry from its image
+    support: float  # entries that an image retrieved, on average over the queries
+    most: int  # entries that it could retrieve from a full memory
+    queries: int  # over how many images this was measured
 
     @property
     def uncached(self) -> float:

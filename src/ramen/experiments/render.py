@@ -33,36 +33,22 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """Numbers or words by row, and how they are printed.
-
-    Attributes:
-        head: The heading.
-        values: One value per row; None for nothing.
-        form: A format of Python's for numbers, ``s`` for words on the right, ``WORDS`` for words on the left.
-        spread: The numbers after the sign ±.
-        what: What these are.
-        texts: Printed instead of the values, by which a page still sorts.
-        ranked: Whether the best and the second best value stand out.
-        marked: Which values differ from the paper's.
-        aside: Whether the column is the paper's, not ours.
-        missing: Printed where there is no value.
-        hint: An explanation that a page shows on hovering.
-        hints: Likewise, of each value.
-        links: On a page, the texts and anchors that are shown instead.
-    """
+    """Numbers or words by row, and how they are printed."""
 
     head: str
-    values: Sequence[Any]
+    values: Sequence[Any]  # one value per row; None for nothing
+    # a format of Python's for numbers, s for words on the right, WORDS for words on the left
     form: str = ".2f"
-    spread: Sequence[float | None] | None = None
-    what: str = "deviation"
-    texts: Sequence[str | None] | None = None
-    ranked: bool = False
-    marked: Sequence[bool] | None = None
-    aside: bool = False
-    missing: str = ""
-    hint: str | None = None
-    hints: Sequence[str | None] | None = None
+    spread: Sequence[float | None] | None = None  # the numbers after the sign ±
+    what: str = "deviation"  # what these are
+    texts: Sequence[str | None] | None = None  # printed instead of the values, by which a page still sorts
+    ranked: bool = False  # whether the best and the second best value stand out
+    marked: Sequence[bool] | None = None  # which values differ from the paper's
+    aside: bool = False  # whether the column is the paper's, not ours
+    missing: str = ""  # printed where there is no value
+    hint: str | None = None  # an explanation that a page shows on hovering
+    hints: Sequence[str | None] | None = None  # likewise, of each value
+    # on a page, the texts and anchors that are shown instead
     links: Sequence[Sequence[tuple[str, str]] | None] | None = None
 
     @property
@@ -100,25 +86,16 @@ def missing(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns side by side; the first one names the rows.
-
-    Attributes:
-        title: The heading.
-        columns: With one value per row each.
-        notes: Sentences below.
-        records: The numbers for programs, which CSV and JSON have.
-        aside: Which rows are the paper's or references, not ours.
-        methods: By which a page filters each row.
-        ids: The ids of rows on a page.
-    """
+    """Columns side by side; the first one names the rows."""
 
     title: str
-    columns: Sequence[Column]
-    notes: Sequence[str] = ()
+    columns: Sequence[Column]  # with one value per row each
+    notes: Sequence[str] = ()  # below it
+    # the numbers for programs, which CSV and JSON have
     records: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
-    aside: Sequence[bool] | None = None
-    methods: Sequence[str] | None = None
-    ids: Sequence[str] | None = None
+    aside: Sequence[bool] | None = None  # which rows are the paper's or references, not ours
+    methods: Sequence[str] | None = None  # by which a page filters each row
+    ids: Sequence[str] | None = None  # the ids of rows on a page
 
     def __post_init__(self) -> None:
         for column in self.columns:

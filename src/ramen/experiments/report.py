@@ -86,21 +86,13 @@ def make_page(found: Collection, *, title: str = "Results") -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """The rows of one stream and classifier, and their sweeps.
-
-    Attributes:
-        name: The heading.
-        anchor: The section's id.
-        rows: What its tables show.
-        everything: These, and the points of the sweeps.
-        sweeps: Curves, whose points but one are not among ``rows``.
-    """
+    """The rows of one stream and classifier, and their sweeps."""
 
     name: str
-    anchor: str
-    rows: Rows
-    everything: Rows
-    sweeps: list[Sweep]
+    anchor: str  # the section's id
+    rows: Rows  # what its tables show
+    everything: Rows  # these, and the points of the sweeps
+    sweeps: list[Sweep]  # curves, whose points but one are not among rows
 
     @property
     def experiment(self) -> Mapping[str, Any]:

@@ -36,21 +36,13 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A table or figure of the paper.
+    """A table or figure of the paper."""
 
-    Attributes:
-        name: ``"table 5"``.
-        title: What it shows.
-        data: The data sets that it has numbers of.
-        makes: The numbers of one of them.
-        model: The architecture, if it is not that of the data set's main table.
-    """
-
-    name: str
-    title: str
-    data: tuple[str, ...]
-    makes: Callable[["Setup"], Iterator["Number"]]
-    model: str | None = None
+    name: str  # "table 5"
+    title: str  # what it shows
+    data: tuple[str, ...]  # the data sets that it has numbers of
+    makes: Callable[["Setup"], Iterator["Number"]]  # the numbers of one of them
+    model: str | None = None  # the architecture, if it is not that of the data set's main table
 
     def architecture(self, data: str) -> str:
         """The architecture of OpenAI's weights that the paper has on this data set."""
@@ -59,25 +51,15 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Setup:
-    """What the user asked for.
-
-    Attributes:
-        data: The data set.
-        architecture: The paper's, whose weights are OpenAI's.
-        model: What runs instead, as ``--model`` of other commands; None for the paper's.
-        root: The folder of the data.
-        seeds: How many.
-        quick: Only 1,000 images, of one seed.
-        options: Other fields of ``Experiment``.
-    """
+    """What the user asked for."""
 
     data: str
-    architecture: str
-    model: str | None = None
+    architecture: str  # the paper's, whose weights are OpenAI's
+    model: str | None = None  # what runs instead, as --model of other commands; None for the paper's
     root: str | None = None
     seeds: int = 3
-    quick: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    quick: bool = False  # only 1,000 images, of one seed
+    options: Mapping[str, Any] = field(default_factory=dict)  # other fields of Experiment
 
     def plan(self, method: str, protocol: str = "mixed") -> list[Experiment]:
         """The runs of a method, with the paper's hyper-parameters, whatever the weights."""
@@ -99,33 +81,20 @@ class Setup:
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper's, how it is measured, and what was measured.
+    """A number of the paper's, how it is measured, and what was measured."""
 
-    Attributes:
-        row: What it is of: a method, a variant, a value.
-        part: A domain; None for the exhibit's main numbers.
-        reported: The paper's.
-        runs: One per seed; none if an analysis measures it.
-        read: Takes the number from a run's result; None if it is not there.
-        unit: ``"%"``, ``"s"`` or ``"MiB"``.
-        varied: Parameters that are not the paper's usual ones, on purpose.
-        values: One per run, once they are measured.
-        error: The standard error, if it is known otherwise than from several seeds.
-        reason: Why it is not comparable with the paper's; None if it is.
-        causes: What could be different, if the difference is notable.
-    """
-
-    row: str
-    part: str | None
-    reported: Value
-    runs: Sequence[Experiment] = ()
+    row: str  # what it is of: a method, a variant, a value
+    part: str | None  # A domain; None for the exhibit's main numbers
+    reported: Value  # the paper's
+    runs: Sequence[Experiment] = ()  # one per seed; none if an analysis measures it
+    # takes the number from a run's result; None if it is not there
     read: Callable[[Result], float | None] = lambda result: None
-    unit: str = "%"
-    varied: frozenset[str] = frozenset()
-    values: tuple[float, ...] = ()
-    error: float | None = None
-    reason: str | None = None
-    causes: tuple[str, ...] = ()
+    unit: str = "%"  # "%", "s" or "MiB"
+    varied: frozenset[str] = frozenset()  # parameters that are not the paper's usual ones, on purpose
+    values: tuple[float, ...] = ()  # one per run, once they are measured
+    error: float | None = None  # the standard error, if it is known otherwise than from several seeds
+    reason: str | None = None  # why it is not comparable with the paper's; None if it is
+    causes: tuple[str, ...] = ()  # what could be different, if the difference is notable
 
     @property
     def mean(self) -> float | None:
