@@ -6,7 +6,8 @@ images show that the wrapped encoder equals the original, and that it treats eac
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,8 @@ def probe(
         _attempt(owner, lambda: forward(pair[:1], base), pair[:1])
     with _recorded_inputs(norms) as two:
         features = _attempt(owner, lambda: forward(pair, base), pair)
-    blind = frozenset(name for name in norms if two[name] and _is_blind(one[name], two[name]))
+    same = {name: [x.shape for x in one[name]] == [x.shape for x in two[name]] for name in norms}
+    blind = frozenset(name for name in norms if two[name] and same[name])
     if blind:
         return ProbeResult(features.shape[1], blind)
     for name, norm in norms.items():
@@ -52,22 +54,18 @@ def probe(
     return ProbeResult(features.shape[1], blind)
 
 
-class _recorded_inputs:  # noqa: N801 - reads like a function in a with statement
+@contextmanager
+def _recorded_inputs(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
     """A block during which the inputs of every call of the named layers are collected."""
-
-    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
-        self.layers = layers
-        self.calls: dict[str, list[Tensor]] = {name: [] for name in layers}
-
-    def __enter__(self) -> dict[str, list[Tensor]]:
-        self.hooks = [
-            layer.register_forward_pre_hook(lambda _, inputs, calls=self.calls[name]: calls.append(inputs[0]))
-            for name, layer in self.layers.items()
-        ]
-        return self.calls
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self.hooks:
+    calls: dict[str, list[Tensor]] = {name: [] for name in layers}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, found=calls[name]: found.append(inputs[0]))
+        for name, layer in layers.items()
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
             hook.remove()
 
 
@@ -80,10 +78,6 @@ def _attempt(owner: nn.Module, run: Callable[[], Tensor], images: Tensor) -> Ten
         raise ValueError(
             f"{type(owner).__name__} cannot take images of shape {tuple(images.shape)}: {error}"
         ) from error
-
-
-def _is_blind(one: list[Tensor], two: list[Tensor]) -> bool:
-    return all(a.shape == b.shape for a, b in zip(one, two, strict=True))
 
 
 def _set_image_axis(name: str, norm: Norm, one: list[Tensor], two: list[Tensor]) -> None:

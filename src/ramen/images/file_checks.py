@@ -288,28 +288,19 @@ def no_pillow_warnings() -> Iterator[None]:
             warnings.filterwarnings("ignore", module=_FROM_PILLOW)
             yield
         return
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
     global _inside
     with _lock:
         if _inside == 0:
             _outer.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=_FROM_PILLOW)
         _inside += 1
-
-
-def _leave() -> None:
-    global _inside
-    with _lock:
-        _inside -= 1
-        if _inside == 0:
-            _outer.close()
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                _outer.close()
 
 
 @cache

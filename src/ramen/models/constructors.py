@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ramen.encoder.encoder import AffineEncoder, check_fused
 from ramen.images.preprocess import Preprocess
 from ramen.models import prompts
-from ramen.models.networks import as_preprocess, class_means, known_preprocess, load_timm, take_head
+from ramen.models.networks import as_preprocess, class_means, load_timm, take_head
 from ramen.models.open_clip import load_open_clip_towers
 from ramen.models.text import TwoTowers
 from ramen.models.transformers import load_transformers
@@ -175,7 +175,7 @@ class Constructors:
             fused: As in ``ZeroShotClassifier``.
             allow_same_names: Accept classes of the same name.
         """
-        chosen = known_preprocess(model) if preprocess is None else as_preprocess(preprocess)
+        chosen = as_preprocess(preprocess, model)
         size = _image_size(chosen, image_size)
         parts = take_head(model, size)
         names = parts.classes if classes is None else classes
@@ -229,7 +229,7 @@ class Constructors:
         options |= {"classes": classes, "allow_same_names": allow_same_names}
         if class_embeddings is None:
             return cls.from_classifier(model, preprocess=preprocess, logit_scale=logit_scale, **options)
-        chosen = known_preprocess(model) if preprocess is None else as_preprocess(preprocess)
+        chosen = as_preprocess(preprocess, model)
         scale = 100.0 if logit_scale is None else logit_scale
         return cls(model, class_embeddings, scale, preprocess=chosen, **options)
 
@@ -267,13 +267,13 @@ class Constructors:
             fused: As in ``ZeroShotClassifier``.
             allow_same_names: Accept classes of the same name.
         """
-        chosen = known_preprocess(encoder) if preprocess is None else as_preprocess(preprocess)
+        chosen = as_preprocess(preprocess, encoder)
         encoder = as_encoder(encoder, chosen, device, dtype, check_fused(fused))
-        prototypes = class_means(encoder, images, labels, chosen, batch_size)
+        means, best_scale = class_means(encoder, images, labels, chosen, batch_size)
         return cls(
             encoder,
-            prototypes.means,
-            prototypes.logit_scale if logit_scale is None else logit_scale,
+            means,
+            best_scale if logit_scale is None else logit_scale,
             classes=classes,
             preprocess=chosen,
             fused=fused,

@@ -194,8 +194,14 @@ def known_names(model: Any) -> tuple[str, ...] | None:
     return None if invented else tuple(names)
 
 
-def as_preprocess(given: Any) -> Preprocess:
-    """A ``Preprocess``, also from transforms of torchvision or an image processor of transformers."""
+def as_preprocess(given: Any, model: Any) -> Preprocess | None:
+    """A ``Preprocess``, also from transforms of torchvision or an image processor of transformers.
+
+    If none is given, what timm says of a network of its own; None for others.
+    """
+    if given is None:
+        config = getattr(model, "pretrained_cfg", None)
+        return _of_timm(model) if isinstance(config, dict) and "input_size" in config else None
     if isinstance(given, Preprocess):
         return given
     if type(given).__module__.startswith("torchvision.") and hasattr(given, "resize_size"):
@@ -210,20 +216,13 @@ def as_preprocess(given: Any) -> Preprocess:
     )
 
 
-def known_preprocess(model: Any) -> Preprocess | None:
-    """What timm says of a network of its own; None for others."""
-    config = getattr(model, "pretrained_cfg", None)
-    return _of_timm(model) if isinstance(config, dict) and "input_size" in config else None
-
-
 def _of_torchvision(given: Any) -> Preprocess:
     (size,), (resize_to,) = given.crop_size, given.resize_size
-    filters = {"bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest", "lanczos": "lanczos"}
     return Preprocess(
         size,
         tuple(given.mean),
         tuple(given.std),
-        interpolation=filters[str(given.interpolation.value)],
+        interpolation=str(given.interpolation.value),
         resize_to=resize_to,
     )
 
@@ -254,14 +253,6 @@ DEFAULT_SCALE = 100.0
 _SCALES = tuple(float(2 ** (step / 4)) for step in range(0, 33))  # 1 to 256
 
 
-@dataclass(frozen=True)
-class Prototypes:
-    """One unit vector per class ``(C, d)``, and the logit scale that suits them."""
-
-    means: Tensor
-    logit_scale: float
-
-
 @torch.no_grad()
 def class_means(
     encoder: AffineEncoder,
@@ -269,8 +260,11 @@ def class_means(
     labels: Tensor | Sequence[int],
     preprocess: Preprocess | None,
     batch_size: int,
-) -> Prototypes:
-    """The unit mean of each class's unit embeddings; see ``ZeroShotClassifier.from_prototypes``."""
+) -> tuple[Tensor, float]:
+    """The unit mean of each class's unit embeddings, and the logit scale that suits these vectors.
+
+    See ``ZeroShotClassifier.from_prototypes``.
+    """
     integer("batch_size", batch_size, 1)
     embeddings = _embeddings(encoder, images, preprocess, batch_size)
     numbers = _check_labels(labels, len(embeddings))
@@ -281,7 +275,7 @@ def class_means(
     sums = members.T @ embeddings
     if (sums.norm(dim=1) < 1e-6 * members.sum(0)).any():
         raise ValueError("images: the embeddings of a class must not cancel each other")
-    return Prototypes(F.normalize(sums, dim=1), _best_scale(embeddings, members, sums, numbers))
+    return F.normalize(sums, dim=1), _best_scale(embeddings, members, sums, numbers)
 
 
 def _embeddings(

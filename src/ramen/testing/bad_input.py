@@ -1,6 +1,7 @@
 """Clauses of the contract about bad input: images that are not finite or overflow, wrong arguments."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -67,31 +68,25 @@ def check_bad_input(bench: Bench) -> None:
     }
     method = bench.fresh()
     for what, images in bad.items():
-        try:
-            method.predict(images)  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            assert "images" in str(error), f"the error for {what} does not name its argument: {error}"
-        else:
-            raise AssertionError(f"{what} was accepted")
+        _assert_refused("images", what, method.predict, images)
     for tags in (torch.zeros(len(good)), torch.zeros(len(good) + 1, dtype=torch.int64)):
-        try:
-            method.predict(good, tags=tags)
-        except ValueError as error:
-            assert "tags" in str(error), f"the error does not name tags: {error}"
-        else:
-            raise AssertionError(f"tags of shape {tuple(tags.shape)} and type {tags.dtype} were accepted")
+        _assert_refused("tags", f"{tags.dtype} of shape {tuple(tags.shape)}", method.predict, good, tags=tags)
     assert_same(bench.run(bench.fresh()), bench.run(method), "after refused input")
 
 
 def check_bad_parameters(bench: Bench) -> None:
     """A parameter that is not what it should be, or beyond what its field allows, is refused by name."""
     for name, value in _bad_parameters(bench):
-        try:
-            bench.make(bench.classifier, **{name: value})
-        except (TypeError, ValueError) as error:
-            assert name in str(error), f"the error for {name}={value!r} does not name it: {error}"
-        else:
-            raise AssertionError(f"{name}={value!r} was accepted")
+        _assert_refused(name, f"{name}={value!r}", bench.make, bench.classifier, **{name: value})
+
+
+def _assert_refused(named: str, what: str, call: Callable[..., object], *given: Any, **options: Any) -> None:
+    try:
+        call(*given, **options)
+    except (TypeError, ValueError) as error:
+        assert named in str(error), f"the error for {what} does not name {named}: {error}"
+    else:
+        raise AssertionError(f"{what} was accepted as {named}")
 
 
 def _bad_parameters(bench: Bench) -> Iterator[tuple[str, object]]:
