@@ -52,9 +52,13 @@ def download(
     root = Path(root).expanduser()
     make_folder(root)
     folder = root / info.folders[0]
-    left = [archive for archive in info.archives if not _is_there(folder, archive)]
-    if not left:
-        _check_existing(name, folder)
+    # what an archive holds gets its name only when it is complete
+    left = [
+        a for a in info.archives if not folder.exists() or not all((folder / p).exists() for p in a.holds)
+    ]
+    if not left and (errors := read(name, folder).errors):
+        advice = "move it away and run the same command again"
+        raise DownloadError(f"{folder} already exists, but {errors[0]}; {advice}")
     for archive in left:
         path = root / archive.file
         if not path.exists():
@@ -78,17 +82,6 @@ def _find(name: str) -> DataInfo:
         other = f" Get it from {describe(name).source}." if name in list_datasets() else ""
         raise ValueError(f"name: {name!r} cannot be downloaded.{other}{nearest(name, available)}")
     return describe(name)
-
-
-def _is_there(folder: Path, archive: Archive) -> bool:
-    """Whether an archive has been unpacked: what it holds gets its name only when it is complete."""
-    return folder.exists() and all((folder / part).exists() for part in archive.holds)
-
-
-def _check_existing(name: str, folder: Path) -> None:
-    for error in read(name, folder).errors[:1]:
-        advice = "move it away and run the same command again"
-        raise DownloadError(f"{folder} already exists, but {error}; {advice}")
 
 
 def _check_md5(path: Path, archive: Archive, progress: Progress, remedy: str) -> None:
@@ -146,8 +139,7 @@ def _request_rest(url: str, part: Path, progress: Progress) -> bool:
         if error.code != 416 or not start:
             raise
         error.close()
-        total = _total_length(error.headers.get("Content-Range", ""))
-        if total == start:
+        if error.headers.get("Content-Range", "").strip() == f"bytes */{start}":
             return True  # there is nothing after the last byte: the file is complete
         part.unlink()  # longer than the archive, so not a part of it
         return False
@@ -166,8 +158,11 @@ def _receive(response: Any, part: Path, start: int, progress: Progress) -> bool:
     else:
         start = 0  # the server sends the whole file, whatever was requested
         total = int(length) if length else None
-    if total is not None:
-        _check_free_space(part, total, start)
+    # the rest of the archive and its unpacked content, about as long, must fit on the disk
+    free, needed = shutil.disk_usage(part.parent).free, 2 * (total or 0) - start
+    if free < needed:
+        what = f"but downloading and unpacking needs {needed:,}"
+        raise DownloadError(f"{part.parent} has {free:,} bytes free, {what}")
     done = start
     with part.open("r+b" if start else "wb") as file:
         file.seek(start)
@@ -176,19 +171,6 @@ def _receive(response: Any, part: Path, start: int, progress: Progress) -> bool:
             done += len(chunk)
             progress("downloading", done, total)
     return total is None or done == total
-
-
-def _total_length(content_range: str) -> int | None:
-    match = re.fullmatch(r"bytes \*/(\d+)", content_range.strip())
-    return int(match[1]) if match else None
-
-
-def _check_free_space(part: Path, total: int, start: int) -> None:
-    """Make sure that the rest of the archive and its unpacked content, about as long, fit on the disk."""
-    needed, free = 2 * total - start, shutil.disk_usage(part.parent).free
-    if free < needed:
-        what = f"but downloading and unpacking needs {needed:,}"
-        raise DownloadError(f"{part.parent} has {free:,} bytes free, {what}")
 
 
 def unpack(

@@ -39,7 +39,7 @@ def read_folder(info: DataInfo, root: Path, domains: Sequence[str] | None = None
     reading = Reading(info.name, root)
     if not reading.has_folder(root, remedy):
         return reading
-    found = [name for name, _ in _folders(root)]
+    found = _folders(root)
     if not found:
         reading.add("error", root, "has no folder in it", remedy)
         return reading
@@ -138,10 +138,9 @@ def read_imagenetc5k(
 # -- class folders ----------------------------------------------------------------------------------------
 
 
-def _folders(place: Path) -> list[tuple[str, Path]]:
+def _folders(place: Path) -> list[str]:
     with os.scandir(place) as entries:
-        found = [(e.name, Path(e.path)) for e in entries if e.is_dir() and not e.name.startswith(".")]
-    return sorted(found)
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _class_folders(domains: Iterable[Path]) -> list[str]:
@@ -149,7 +148,7 @@ def _class_folders(domains: Iterable[Path]) -> list[str]:
 
     Callers pass all domains that exist, requested or not: the request must not change the class indices.
     """
-    return sorted({name for domain in domains if domain.is_dir() for name, _ in _folders(domain)})
+    return sorted({name for domain in domains if domain.is_dir() for name in _folders(domain)})
 
 
 def _scan(reading: Reading, folder: Path, remedy: str = "") -> FilesByClass:

@@ -135,13 +135,10 @@ class _MadeSet:
 
     def choose(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options to verify it with: what was given, and otherwise what is there."""
-        options = dict(given)
-        severity = options.get("severity", _USUAL_SEVERITY)
-        if "severity" not in options and severity not in self.corruptions:
-            severity = options["severity"] = max(self.corruptions)
-        there = self.corruptions.get(severity, ())
-        if "domains" not in options and there:
-            options["domains"] = [name for name in there if name in CORRUPTIONS] or list(there)
+        usual = _USUAL_SEVERITY if _USUAL_SEVERITY in self.corruptions else max(self.corruptions)
+        options = {"severity": usual, **given}
+        if there := self.corruptions.get(options["severity"], ()):
+            options.setdefault("domains", [name for name in CORRUPTIONS if name in there] or list(there))
         return options
 
     def report(self, reading: Reading, given: Mapping[str, Any]) -> None:
@@ -156,17 +153,20 @@ class _MadeSet:
                 what = f"has {len(domain):,} images, and was made from {expected:,}"
                 reading.add("error", self.root / domain.name, what, "remove it and make it again")
         there = self.corruptions.get(reading.identity["severity"], ())
-        parts: list[tuple[str, str, str, Sequence[object], Sequence[object]]] = [
-            ("severity", "severities", "--severity", sorted(self.corruptions), SEVERITIES),
-            ("domains", "corruptions", "--domain", [n for n in CORRUPTIONS if n in there], CORRUPTIONS),
-        ]
-        for asked, what, option, has, everything in parts:
-            missing = ", ".join(str(one) for one in everything if one not in has)
-            if missing and asked not in given:
-                listed = f"{', '.join(map(str, has)) or 'none of these'}; not there: {missing}"
-                what = f"was made with {len(has)} of {len(everything)} {what}: {listed}"
-                run = f"run it with {' '.join(f'{option} {one}' for one in has)}" if has else ""
-                reading.add("note", self.root, what, run)
+        if "severity" not in given:
+            self._report_part(reading, "severities", "--severity", list(self.corruptions), SEVERITIES)
+        if "domains" not in given:
+            has = [name for name in CORRUPTIONS if name in there]
+            self._report_part(reading, "corruptions", "--domain", has, CORRUPTIONS)
+
+    def _report_part(
+        self, reading: Reading, what: str, option: str, has: Sequence[object], everything: Sequence[object]
+    ) -> None:
+        if missing := ", ".join(str(one) for one in everything if one not in has):
+            listed = f"{', '.join(map(str, has)) or 'none of these'}; not there: {missing}"
+            run = f"run it with {' '.join(f'{option} {one}' for one in has)}" if has else ""
+            text = f"was made with {len(has)} of {len(everything)} {what}: {listed}"
+            reading.add("note", self.root, text, run)
 
 
 def _find_made_set(info: DataInfo, root: Path) -> _MadeSet | None:

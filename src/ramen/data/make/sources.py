@@ -49,9 +49,9 @@ def read_clean_images(source: Path, name: str) -> CleanImages:
     batch = next((p for p in (source / file, source / folder / file) if p.is_file()), None)
     if source.is_dir() and batch is None:
         images = source / "images.npy"
-        clean = _from_npy(images) if images.is_file() else _from_folder(source, folder, file)
+        clean = _from_arrays(images) if images.is_file() else _from_folder(source, folder, file)
     elif source.suffix in (".npz", ".npy"):
-        clean = _from_npz(source) if source.suffix == ".npz" else _from_npy(source)
+        clean = _from_arrays(source)
     else:
         clean = _from_batch(batch or source, key)
     if len(clean.labels) and clean.labels.max() >= classes:
@@ -142,15 +142,6 @@ def _check_labels(values: object, count: int, path: Path) -> NDArray[np.uint8]:
     return labels.astype(np.uint8)
 
 
-def _check_arrays(
-    images: NDArray[Any], labels: NDArray[Any], images_path: Path, labels_path: Path, kind: str
-) -> CleanImages:
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or images.size == 0:
-        found = f"{images.dtype} {images.shape}"
-        raise ValueError(f"{images_path}: images must be uint8 of shape (n, height, width, 3), got {found}")
-    return CleanImages(images, _check_labels(labels, len(images), labels_path), kind)
-
-
 def _load(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
@@ -160,20 +151,25 @@ def _load(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read as a numpy file: {error}") from error
 
 
-def _from_npy(path: Path) -> CleanImages:
-    labels_path = path.with_name("labels.npy")
-    return _check_arrays(_load(path), _load(labels_path), path, labels_path, "arrays")
-
-
-def _from_npz(path: Path) -> CleanImages:
-    with _load(path) as stored:
-        missing = [key for key in ("images", "labels") if key not in stored.files]
-        if missing:
-            raise ValueError(f"{path} has no {' and no '.join(missing)}, only {', '.join(stored.files)}")
-        try:
-            return _check_arrays(stored["images"], stored["labels"], path, path, "arrays")
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+def _from_arrays(path: Path) -> CleanImages:
+    """An ``.npz`` file with both, or an ``.npy`` file beside ``labels.npy``."""
+    labels_path = path
+    if path.suffix == ".npy":
+        labels_path = path.with_name("labels.npy")
+        images, labels = _load(path), _load(labels_path)
+    else:
+        with _load(path) as stored:
+            missing = [key for key in ("images", "labels") if key not in stored.files]
+            if missing:
+                raise ValueError(f"{path} has no {' and no '.join(missing)}, only {', '.join(stored.files)}")
+            try:
+                images, labels = stored["images"], stored["labels"]
+            except (OSError, EOFError, zipfile.BadZipFile) as error:
+                raise ValueError(f"{path} is damaged: {error}") from error
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or images.size == 0:
+        found = f"{images.dtype} {images.shape}"
+        raise ValueError(f"{path}: images must be uint8 of shape (n, height, width, 3), got {found}")
+    return CleanImages(images, _check_labels(labels, len(images), labels_path), "arrays")
 
 
 def _from_folder(root: Path, cifar_folder: str, cifar_file: str) -> CleanImages:
