@@ -58,8 +58,9 @@ def _domainbed(
     title: str,
     classes: int,
     folders: tuple[str, ...],
-    counts: dict[str, int | None],
     source: str = _DOMAINBED,
+    /,
+    **counts: int | None,
 ) -> DataInfo:
     return DataInfo(
         name=name,
@@ -109,43 +110,29 @@ _RECORDS = (
         "DomainNet",
         345,
         ("domain_net", "DomainNet", "domainnet"),
-        {
-            "clipart": 48_129,
-            "infograph": 51_605,
-            "painting": 72_266,
-            "quickdraw": 172_500,
-            "real": 172_947,
-            "sketch": 69_128,
-        },
         f"{_DOMAINBED}, or http://ai.bu.edu/M3SDA/ (the cleaned version)",
+        **{"clipart": 48_129, "infograph": 51_605, "painting": 72_266},
+        **{"quickdraw": 172_500, "real": 172_947, "sketch": 69_128},
     ),
     _domainbed(
-        "pacs",
-        "PACS",
-        7,
-        ("PACS", "pacs"),
-        {"art_painting": 2_048, "cartoon": 2_344, "photo": 1_670, "sketch": 3_929},
+        "pacs", "PACS", 7, ("PACS", "pacs"), art_painting=2_048, cartoon=2_344, photo=1_670, sketch=3_929
     ),
     _domainbed(
-        "vlcs",
-        "VLCS",
-        5,
-        ("VLCS", "vlcs"),
-        {"Caltech101": 1_415, "LabelMe": 2_656, "SUN09": 3_282, "VOC2007": 3_376},
+        "vlcs", "VLCS", 5, ("VLCS", "vlcs"), Caltech101=1_415, LabelMe=2_656, SUN09=3_282, VOC2007=3_376
     ),
     _domainbed(
         "officehome",
         "OfficeHome",
         65,
         ("office_home", "OfficeHome", "OfficeHomeDataset_10072016"),
-        {"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "Real World": 4_357},
+        **{"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "Real World": 4_357},
     ),
     _domainbed(
         "terraincognita",
         "TerraIncognita",
         10,
         ("terra_incognita", "TerraIncognita"),
-        {"location_100": None, "location_38": None, "location_43": None, "location_46": None},
+        **dict.fromkeys(("location_100", "location_38", "location_43", "location_46")),
     ),
     DataInfo(
         name="folder", title="a folder of images", reader=trees.read_folder, layout="<domain>/<class>/<image>"
