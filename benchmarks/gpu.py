@@ -84,6 +84,7 @@ def pieces(gpus: int, testbed: Path) -> dict[str, dict[str, Step]]:
     """All that is owed: the steps of each piece by name."""
     towers = f"benchmarks/towers.py {_WHERE} --out {{out}}"
     cost = f"benchmarks/cost.py {_WHERE} --out {{out}}"
+    preprocess = "benchmarks/parts.py preprocess --device {device} --out {out}"
     service = f"benchmarks/service.py {_WHERE} --out {{out}} --checks"
     fair = f"benchmarks/fair_table.py {_WHERE} --out {{out}} --store {{kept}}"
     found = {
@@ -108,6 +109,11 @@ def pieces(gpus: int, testbed: Path) -> dict[str, dict[str, Step]]:
                 f"{service} speed --model random:ViT-B-16 --max-batch 100 --processes 4 --seconds 4"
             ),
             "costs": Step(f"{service} costs", f"{service} R5 --seconds 1"),
+        },
+        "preprocess": {
+            "224": Step(
+                f"{preprocess} --workers 0 4 8", f"{preprocess} --workers 0 --batch 2 --files 3 --repeats 1"
+            ),
         },
         "groups": {
             f"{processes}": Step(group(processes, 600), group(2, 2) if processes == 1 else None)

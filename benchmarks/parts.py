@@ -1,10 +1,9 @@
-"""Parts of the package by themselves: preprocessing, decoding, the predictor, stores, exported files.
+"""Parts of the package by themselves: preprocessing, decoding, the predictor, stores.
 
     python benchmarks/parts.py preprocess --workers 0 4 8 --out FILE.json
     python benchmarks/parts.py decoding                 # a corpus of files, and 10,000 random mutations of it
     python benchmarks/parts.py predictor --model ViT-B-16/openai --device cuda --dtype float16 --workers 0 8
     python benchmarks/parts.py store --model ViT-B-16 --classes 1000 --device cuda --dtype float16
-    python benchmarks/parts.py export
 
 Each part says below what it measures. Rates are compared within one run.
 """
@@ -35,19 +34,14 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.classify.export import mean_step
 from ramen.client.result import Result
-from ramen.data.drawings.shapes import OBJECTS
-from ramen.experiments import demo
 from ramen.experiments.measure import wait_for
 from ramen.experiments.render import Table, print_tables
 from ramen.images import resize
 from ramen.images.decoding import MAX_BYTES, MAX_PIXELS, DecodingSettings, UnreadableImageError, decode
 from ramen.methods.ramen import Ramen
-from ramen.models.export import write_onnx
 from ramen.models.names import load_model
 from ramen.models.prefetch import prefetch
-from ramen.models.tiny_clip.model import load_tiny
 from ramen.predict.decoding import DecodedStreams, Decoder
 from ramen.predict.sources import expand
 from ramen.state import open_store
@@ -496,94 +490,6 @@ def fill(method: Ramen, entries: int) -> None:
         memory.insert(memory.stage(queues, F.normalize(rows[0], dim=1), rows[1], entropies))
 
 
-# -- exported files: accuracies of the tiny CLIP on the demo's mixed stream --------------------------------
-
-
-def export(options: argparse.Namespace) -> Found:
-    """The zero-shot classifier and a snapshot, written as ONNX files, with which onnxruntime answers.
-
-    The snapshot has the mean of Ramen's steps for one stream, in which all domains are mixed, and is measured
-    on the images of another. Snapshots of single domains, each measured on other images of its domain, show
-    what mixing costs.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [exported(options.per_domain, seed, Path(folder)) for seed in options.seeds]
-    accuracy = {name: [run[name] for run in runs] for name in runs[0]}
-    means = {name: statistics.mean(values) for name, values in accuracy.items()}
-    rows = [(n, f"{mean:.2f}", f"{mean - means['zero-shot, torch']:+.2f}") for n, mean in means.items()]
-    title = f"What is exported, {options.per_domain} images per domain, {len(options.seeds)} seeds"
-    found = {"per_domain": options.per_domain, "seeds": options.seeds, "accuracy": accuracy}
-    return found, [Table.of_texts(title, ("", "accuracy", "gain"), rows)]
-
-
-class Images:
-    """The images of a stream of drawings, in its order."""
-
-    def __init__(self, classifier: ramen.ZeroShotClassifier, per_domain: int, seed: int) -> None:
-        stream = demo.drawings(list(OBJECTS), per_domain, seed)
-        pixels = stream.read(slice(0, len(stream)))
-        assert isinstance(pixels, Tensor)
-        self.images = classifier.preprocess(pixels)
-        self.labels = torch.from_numpy(stream.labels())
-        self.domains = torch.from_numpy(stream.domain.copy())
-
-    def batches(self, domain: int | None = None) -> Iterator[Tensor]:
-        """Of all images, or of one domain's."""
-        yield from (self.images if domain is None else self.images[self.domains == domain]).split(50)
-
-    def accuracy(self, answer: Callable[[Tensor], Tensor], domain: int | None = None) -> float:
-        """In percent, for all images or for one domain's; ``answer`` gives the labels of a batch."""
-        labels = self.labels if domain is None else self.labels[self.domains == domain]
-        answers = torch.cat([answer(batch) for batch in self.batches(domain)])
-        return 100 * float((answers == labels).float().mean())
-
-
-def exported(per_domain: int, seed: int, folder: Path) -> dict[str, float]:
-    """Accuracies on the images of stream ``seed + 1``; snapshots are made of stream ``seed``."""
-    classifier = load_tiny(list(OBJECTS))
-    seen, other = (Images(classifier, per_domain, number) for number in (seed, seed + 1))
-
-    def snapshot(domain: int | None = None) -> Tensor:
-        method = ramen.create("ramen", classifier)
-        assert isinstance(method, Ramen)
-        return classifier.encoder.base + mean_step(method, seen.batches(domain))[0]
-
-    write_onnx(classifier, folder / "zero_shot.onnx")
-    write_onnx(classifier, folder / "snapshot.onnx", snapshot(), "snapshot")
-    adapting = ramen.create("ramen", classifier)
-    single = [
-        other.accuracy(by_torch(classifier, snapshot(domain)), domain)
-        for domain in other.domains.unique().tolist()
-    ]
-    return {
-        "zero-shot, torch": other.accuracy(by_torch(classifier)),
-        "zero-shot, ONNX file": other.accuracy(by_file(folder / "zero_shot.onnx")),
-        "Ramen, adapting": other.accuracy(lambda images: adapting.predict(images).labels),
-        "snapshot of a mixed stream, ONNX file": other.accuracy(by_file(folder / "snapshot.onnx")),
-        "snapshots of single domains": statistics.mean(single),
-    }
-
-
-def by_file(path: Path) -> Callable[[Tensor], Tensor]:
-    """How a file answers."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0]).argmax(1)
-
-
-def by_torch(
-    classifier: ramen.ZeroShotClassifier, affine: Tensor | None = None
-) -> Callable[[Tensor], Tensor]:
-    """How the classifier answers, perhaps with other norm parameters."""
-
-    @torch.no_grad()
-    def answer(images: Tensor) -> Tensor:
-        return classifier.logits(classifier.encode(images, affine)).argmax(1)
-
-    return answer
-
-
 # -- the command line --------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Found], dict[str, Any]]] = {
@@ -606,7 +512,6 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Found], dict[str, Any]]] =
             **{"batch": 32, "batches": 20, "entries": 20_000},
         },
     ),
-    "export": (export, {"per_domain": 100, "seeds": [0, 10, 20]}),
 }
 
 

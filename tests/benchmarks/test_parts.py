@@ -60,22 +60,6 @@ def test_store(parts, run, monkeypatch):
     assert found["disk_bytes"] > 0
 
 
-def test_export(parts, run, monkeypatch):
-    written = []
-    monkeypatch.setattr(parts, "write_onnx", lambda clf, path, *affine: written.append((clf, path, affine)))
-
-    def by_torch(path):
-        ((clf, _, affine),) = [call for call in written if call[1] == path]
-        return parts.by_torch(clf, affine[0] if affine else None)
-
-    monkeypatch.setattr(parts, "by_file", by_torch)
-    found, shown = run("export", "--per-domain", 2, "--seeds", 3)
-    accuracy = found["accuracy"]
-    assert accuracy["zero-shot, ONNX file"] == accuracy["zero-shot, torch"]
-    assert all(0 < value <= 100 for (value,) in accuracy.values())
-    assert "snapshots of single domains" in shown
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="need Linux")
 def test_the_peak_is_that_of_one_fork(parts):
     """Memory that was given back counts, that of other runs does not."""
