@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -54,12 +55,14 @@ def read_folder(info: DataInfo, root: Path, domains: Sequence[str] | None = None
 def read_domains(info: DataInfo, root: Path, domains: Sequence[str] | None = None) -> Reading:
     """Read a data set whose domains and classes are known."""
     chosen = choose_domains(domains, tuple(info.counts), tuple(info.counts))
-    root = find_root(root, info.folders, [spelling for name in info.counts for spelling in _spellings(name)])
+    # copies write the space differently: "Real World", "Real_World", "RealWorld"
+    spellings = {name: [name.replace(" ", space) for space in (" ", "_", "")] for name in info.counts}
+    root = find_root(root, info.folders, chain.from_iterable(spellings.values()))
     reading = Reading(info.name, root)
     remedy = f"get it from {info.source}"
     places = {
-        name: next((root / s for s in _spellings(name) if (root / s).is_dir()), root / name)
-        for name in info.counts
+        name: next((root / spelling for spelling in written if (root / spelling).is_dir()), root / name)
+        for name, written in spellings.items()
     }
     folders = _class_folders(places.values())
     if folders and len(folders) != info.classes:
@@ -209,11 +212,6 @@ def _add_domain(
         labels = np.array([label for label, _ in labelled], dtype=np.int64)
         images = ImageFiles(folder, tuple(file for _, file in labelled))
         reading.domains.append(Domain(name, labels, images))
-
-
-def _spellings(domain: str) -> tuple[str, ...]:
-    """Copies write the space differently: "Real World", "Real_World", "RealWorld"."""
-    return (domain, domain.replace(" ", "_"), domain.replace(" ", "")) if " " in domain else (domain,)
 
 
 # -- ImageNet-C -------------------------------------------------------------------------------------------
