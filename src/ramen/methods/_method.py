@@ -344,16 +344,16 @@ class Method(DeclaredState, ABC):
         refused, zero_shot, clf = ~usable, answer.zero_shot_logits, self.classifier
         self._refused += refused.sum()
 
-        def zero_shot_logits() -> Tensor:
-            with plain_numerics(), torch.no_grad():
-                logits = clf.logits(clf.encode(images)) if zero_shot is None else zero_shot
-                return finite_or_zero(logits).to(home)
+        @torch.no_grad()
+        @plain_numerics()
+        def encoded() -> Tensor:
+            return finite_or_zero(clf.logits(clf.encode(images))).to(home)
 
         entries = answer.support().to(home) if support and answer.support is not None else None
         logits, fallback = answer.logits.to(home), refused.to(home)
         if zero_shot is None and usable.all():
-            return Prediction(logits, zero_shot_logits, fallback, entries)
-        instead = zero_shot_logits()
+            return Prediction(logits, encoded, fallback, entries)
+        instead = encoded() if zero_shot is None else finite_or_zero(zero_shot).to(home)
         return Prediction(torch.where(fallback[:, None], instead, logits), instead, fallback, entries)
 
     @property

@@ -4,7 +4,7 @@
 overflow; ``ramen.methods._runner`` does so for one stream or several, on a GPU from CUDA graphs.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -92,39 +92,32 @@ class Pass:
         return self.statistics == "source" and (self.loss is None or (self.is_of_rows and not self.tensors))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is nothing but logits with norm parameters of each image's own."""
-        own = self.affine is not None and self.affine.ndim == 2
-        return own and self.loss is None and self.usable is None and self.of == "logits"
-
-    @property
     def is_shareable(self) -> bool:
         """Whether other images may pass together with these."""
         return self.statistics == "source" and not any(tensor.requires_grad for tensor in self.tensors)
 
     @property
-    def may_need_images(self) -> bool:
+    def needs_images(self) -> bool:
         """Whether images as the encoder prepares them are not enough."""
         return self.statistics == "batch" or (self.loss is not None and not self.is_of_rows)
 
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What a recording of it depends on, beside tensors."""
-        given = self.affine is None, self.usable is None, len(self.tensors)
-        return self.loss, self.each, self.of, self.statistics, self.repeat, *given
-
-    def like(self) -> Callable[..., "Pass"]:
-        """What makes a pass of this kind of its tensors: images, norm parameters, usable images, others."""
+    def pattern(self) -> tuple[Hashable, Callable[..., "Pass"]]:
+        """What a recording of it depends on beside tensors, and what makes such a pass of other ``given``."""
         loss, has_affine, has_usable = self.loss, self.affine is not None, self.usable is not None
         options = {"each": self.each, "of": self.of, "statistics": self.statistics, "repeat": self.repeat}
 
-        def made(images: Tensor, *tensors: Tensor) -> Pass:
+        def like(images: Tensor, *tensors: Tensor) -> Pass:
             rest = list(tensors)
             affine = rest.pop(0) if has_affine else None
             usable = rest.pop(0) if has_usable else None
             return Pass(images, affine, loss, usable, *rest, **options)  # type: ignore[arg-type]
 
-        return made
+        return (loss, has_affine, has_usable, len(self.tensors), *options.values()), like
+
+    def given(self) -> list[Tensor]:
+        """Its tensors: images, norm parameters, usable images, others."""
+        tensors = (self.images, self.affine, self.usable, *self.tensors)
+        return [tensor for tensor in tensors if tensor is not None]
 
 
 @dataclass(frozen=True)
@@ -228,18 +221,15 @@ Steps = Generator[Pass, Seen, Answer]
 
 def drive(steps: Answer | Steps, give: Callable[[Pass], Seen]) -> Answer:
     """The answer that a method comes to when it is given its passes."""
-    answer = steps if isinstance(steps, Answer) else _end(steps, give)
-    return answer.given(give(answer.logits)) if isinstance(answer.logits, Pass) else answer
-
-
-def _end(steps: Steps, give: Callable[[Pass], Seen]) -> Answer:
-    try:
-        wanted = next(steps)
-        while True:
-            wanted = steps.send(give(wanted))
-    except StopIteration as end:
-        answer: Answer = end.value
-        return answer
+    seen: Any = None
+    while not isinstance(steps, Answer):
+        try:
+            wanted = steps.send(seen)
+        except StopIteration as end:
+            steps = end.value
+        else:
+            seen = give(wanted)
+    return steps.given(give(steps.logits)) if isinstance(steps.logits, Pass) else steps
 
 
 # -- one pass ---------------------------------------------------------------------------------------------
@@ -266,8 +256,8 @@ def give(
     if wanted.each:
         return each_of(classifier, images, wanted)
     if peers is not None and wanted.common:
-        return give(classifier, wanted, prepared=prepared).averaged(peers)
-    return (_mean if wanted.is_of_rows else _joint)(classifier, wanted, images, peers)
+        return _gradient(classifier, wanted, images, None).averaged(peers)
+    return _gradient(classifier, wanted, images, peers)
 
 
 def _forward(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor) -> Seen:
@@ -302,88 +292,63 @@ def each_of(classifier: ZeroShotClassifier, images: Tensor, wanted: Pass) -> See
         rows = (start.expand(len(images), -1) if start.ndim == 1 else start).requires_grad_()
         embeddings = classifier.encode(images, rows)
         logits = classifier.logits(embeddings)
-        losses, counted = numbers(wanted, logits)
+        losses, counted = loss_of(wanted, logits)
         gradients = classifier.gradient(losses.sum(), rows)
     return Seen(embeddings.detach(), logits.detach(), losses.detach(), gradients, counted=counted)
 
 
-def numbers(wanted: Pass, of: Tensor) -> tuple[Tensor, Tensor]:
+def loss_of(wanted: Pass, of: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of each image or of a batch, and which images count, if it says that."""
+    return _loss(wanted, of, wanted.usable, wanted.tensors)
+
+
+def _loss(
+    wanted: Pass, of: Tensor, usable: Tensor | None, tensors: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     assert wanted.loss is not None
-    given = wanted.tensors if wanted.is_of_rows else (wanted.usable, *wanted.tensors)
-    return _pair(wanted.loss(of, *given))
+    found = wanted.loss(of, *tensors) if wanted.is_of_rows else wanted.loss(of, usable, *tensors)
+    return found if isinstance(found, tuple) else (found, _NOT_ASKED)
 
 
-def _mean(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, peers: Peers | None) -> Seen:
-    assert wanted.usable is not None
-    usable, raw = wanted.usable, wanted.images
-    seen = _own_mean(classifier, wanted, images, usable)
-    if wanted.repeat and not holds(seen.gradient.isfinite().all()):
-        if wanted.statistics == "batch":
-            raw, usable = refuse_overflowing(classifier, raw, usable)
-            seen = _own_mean(classifier, wanted, raw, usable)
-            seen = replace(seen, usable=usable & seen.logits.isfinite().all(1))
-        else:
-            seen = mean_of_rows(wanted, each_of(classifier, images, wanted))
-    if peers is not None:
-        number = seen.counted.sum()
-        count = peers.total(number, "counting images").clamp_min(1)
-        seen = replace(seen, gradient=peers.total(seen.gradient * number, "averaging gradients") / count)
-    return replace(seen, images=raw)
+def _gradient(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, peers: Peers | None) -> Seen:
+    """With the gradient of the mean, or of the batch's number; without the images that spoil it."""
 
-
-def _own_mean(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, usable: Tensor) -> Seen:
-    with torch.enable_grad():
-        affine = _start(classifier, wanted).detach().requires_grad_()
-        embeddings = classifier.encode(images, affine, statistics=of_batch(wanted.statistics, usable))
-        logits = classifier.logits(embeddings)
-        # Rows are replaced before the loss: a non-finite one would spoil the gradient even with weight 0.
-        losses, counted = numbers(wanted, torch.where(usable[:, None], logits, 0))
-        counted = usable if counted is None else usable & counted
-        mean = torch.where(counted, losses, 0).sum() / counted.sum().clamp_min(1)
-        gradient = classifier.gradient(mean, affine)
-    return Seen(embeddings.detach(), logits.detach(), losses.detach(), gradient, counted, usable)
-
-
-def mean_of_rows(wanted: Pass, each: Seen) -> Seen:
-    """What a pass finds for the mean, given each image's own gradient: those that overflow do not count."""
-    assert wanted.usable is not None
-    usable = wanted.usable & each.gradient.isfinite().all(1) & each.logits.isfinite().all(1)
-    counted = usable if each.counted is None else usable & each.counted
-    gradient = torch.where(counted[:, None], each.gradient, 0).sum(0) / counted.sum().clamp_min(1)
-    return replace(each, gradient=gradient, usable=usable, counted=counted, images=wanted.images)
-
-
-def _joint(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, peers: Peers | None) -> Seen:
     def once(images: Tensor, usable: Tensor) -> Seen:
-        seen = _own_joint(classifier, wanted, images, usable)
-        if peers is not None:
-            seen = replace(seen, gradient=peers.total(seen.gradient, "adding up gradients"))
-        return seen
+        seen = _differentiated(classifier, wanted, images, usable)
+        if peers is None or wanted.is_of_rows:
+            return seen
+        return replace(seen, gradient=peers.total(seen.gradient, "adding up gradients"))
 
     assert wanted.usable is not None
     raw, usable = wanted.images, wanted.usable
     seen = once(images, usable)
-    if wanted.repeat:
-        if not holds(seen.gradient.isfinite().all()):
+    if wanted.repeat and not holds(seen.gradient.isfinite().all()):
+        if wanted.is_of_rows and wanted.statistics == "source":
+            seen = mean_of_rows(wanted, each_of(classifier, images, wanted))
+            usable = seen.usable
+        else:
             first = seen.embeddings
             raw, usable = refuse_overflowing(classifier, raw, usable)
             seen = once(raw, usable)
+            usable = usable & seen.embeddings.isfinite().all(1)
             seen = replace(seen, embeddings=torch.where(usable[:, None], seen.embeddings, first))
+    elif wanted.repeat and not wanted.is_of_rows:
         usable = usable & seen.embeddings.isfinite().all(1)
+    if peers is not None and wanted.is_of_rows:
+        number = seen.counted.sum()
+        count = peers.total(number, "counting images").clamp_min(1)
+        seen = replace(seen, gradient=peers.total(seen.gradient * number, "averaging gradients") / count)
     size = len(classifier.encoder.base)
     others = seen.gradient[size:] if len(seen.gradient) > size else _NOT_ASKED
     return replace(seen, gradient=seen.gradient[:size], usable=usable, others=others, images=raw)
 
 
-def _own_joint(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, usable: Tensor) -> Seen:
+def _differentiated(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, usable: Tensor) -> Seen:
     """With the gradients of other parameters behind those of the norm layers."""
-    assert wanted.loss is not None
-    affine = _start(classifier, wanted)
-    learned = [affine, *(tensor.to(affine) for tensor in wanted.tensors if tensor.requires_grad)]
+    start = classifier.encoder.base if wanted.affine is None else wanted.affine
+    learned = [start, *(tensor.to(start) for tensor in wanted.tensors if tensor.requires_grad)]
     with torch.enable_grad():
-        parameters = torch.cat(learned).detach().requires_grad_() if len(learned) > 1 else affine.detach()
-        parameters.requires_grad_()
+        parameters = (torch.cat(learned) if len(learned) > 1 else start).detach().requires_grad_()
         affine, *others = (
             parameters.split([len(part) for part in learned]) if len(learned) > 1 else [parameters]
         )
@@ -395,17 +360,26 @@ def _own_joint(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor, usa
             statistics=of_batch(wanted.statistics, usable),
             normalize=wanted.of != "features",
         )
-        loss, counted = _pair(wanted.loss(embeddings, usable, *tensors))
-        gradient = classifier.gradient(loss, parameters)
-    return Seen(embeddings.detach(), gradient=gradient, counted=counted)
+        if not wanted.is_of_rows:
+            loss, counted = _loss(wanted, embeddings, usable, tensors)
+            gradient = classifier.gradient(loss, parameters)
+            return Seen(embeddings.detach(), gradient=gradient, counted=counted)
+        logits = classifier.logits(embeddings)
+        # Rows are replaced before the loss: a non-finite one would spoil the gradient even with weight 0.
+        losses, counted = _loss(wanted, torch.where(usable[:, None], logits, 0), usable, tensors)
+        counted = usable if counted is None else usable & counted
+        mean = torch.where(counted, losses, 0).sum() / counted.sum().clamp_min(1)
+        gradient = classifier.gradient(mean, parameters)
+    return Seen(embeddings.detach(), logits.detach(), losses.detach(), gradient, counted)
 
 
-def _pair(found: Any) -> tuple[Tensor, Tensor]:
-    return found if isinstance(found, tuple) else (found, _NOT_ASKED)
-
-
-def _start(classifier: ZeroShotClassifier, wanted: Pass) -> Tensor:
-    return classifier.encoder.base if wanted.affine is None else wanted.affine
+def mean_of_rows(wanted: Pass, each: Seen) -> Seen:
+    """What a pass finds for the mean, given each image's own gradient: those that overflow do not count."""
+    assert wanted.usable is not None
+    usable = wanted.usable & each.gradient.isfinite().all(1) & each.logits.isfinite().all(1)
+    counted = usable if each.counted is None else usable & each.counted
+    gradient = torch.where(counted[:, None], each.gradient, 0).sum(0) / counted.sum().clamp_min(1)
+    return replace(each, gradient=gradient, usable=usable, counted=counted, images=wanted.images)
 
 
 def refuse_overflowing(

@@ -6,13 +6,13 @@ the host has to do for a step, counting images and making room for them, stays o
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import isgeneratorfunction
-from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
@@ -29,8 +29,8 @@ from ramen.methods._passes import (
     drive,
     give,
     joined_support,
+    loss_of,
     mean_of_rows,
-    numbers,
 )
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -39,8 +39,6 @@ from ramen.utils.numerics import finite_rows, plain_numerics
 
 if TYPE_CHECKING:
     from ramen.methods._method import Method, Prediction
-
-_Value = TypeVar("_Value")
 
 # -- one stream -------------------------------------------------------------------------------------------
 
@@ -53,10 +51,9 @@ class Runner:
     """
 
     def __init__(self, method: "Method", recorder: Recorder) -> None:
-        self._recorder = recorder
         self._steps = {support: _Step(ref(method), support) for support in (False, True)}
         self.recorded = {support: recorder.record(step) for support, step in self._steps.items()}
-        self._passes: dict[tuple[Any, ...], tuple[_RecordedPass, Recorded]] = {}
+        self._passes = RecordedPasses(method.classifier, recorder)
 
     def answer(self, method: "Method", images: Tensor, usable: Tensor) -> Answer:
         """The answer of one call of ``adapt``; its passes over ``images`` prepare them once."""
@@ -64,27 +61,25 @@ class Runner:
 
         def given(wanted: Pass) -> Seen:
             if wanted.images is not images or wanted.statistics != "source":
-                return self.give(method, wanted)
+                return self._give(method, wanted)
             if not prepared:
                 prepared.append(method.classifier.encoder.prepare(images))
-            return self.give(method, wanted, prepared[0])
+            return self._give(method, wanted, prepared[0])
 
         answer = drive(method.adapt(images, usable), given)
         if method.peers is not None and len(answer.usable) != len(images):
             return answer.of(method.peers.own)
         return answer
 
-    def give(self, method: "Method", wanted: Pass, prepared: Tensor | None = None) -> Seen:
-        """One pass; if only passes of the method are recorded, from a graph."""
-        if not method._records or method.records_steps:
-            return give(method.classifier, wanted, peers=method.peers, prepared=prepared)
-        if method.peers is None:
-            return self._recorded(method, wanted, prepared)
-        if wanted.loss is None or wanted.each:
-            return self._recorded(method, wanted, prepared)
-        if not wanted.common:  # what the host exchanges cannot be part of a graph
-            return give(method.classifier, wanted, peers=method.peers, prepared=prepared)
-        return self._recorded(method, wanted, prepared).averaged(method.peers)
+    def _give(self, method: "Method", wanted: Pass, prepared: Tensor | None = None) -> Seen:
+        """One pass; from a graph if whole steps are none, and the host exchanges nothing within it."""
+        peers, classifier = method.peers, method.classifier
+        has_gradient_of_all = wanted.loss is not None and not wanted.each
+        exchanges = peers is not None and has_gradient_of_all and not wanted.common
+        if not method._records or method.records_steps or exchanges:
+            return give(classifier, wanted, peers=peers, prepared=prepared)
+        seen = self._passes.give(wanted, prepared)
+        return seen if peers is None or not has_gradient_of_all else seen.averaged(peers)
 
     def step(
         self, method: "Method", images: Tensor, usable: Tensor, tags: Tensor | None, support: bool
@@ -99,91 +94,113 @@ class Runner:
             torch.arange(first, first + batch, device=device),
             settings=settings_of(method),
         )
-        return self._steps[support].form.unpacked(tensors)
-
-    def _recorded(self, method: "Method", wanted: Pass, prepared: Tensor | None) -> Seen:
-        kind = wanted.kind
-        if kind not in self._passes:
-            function = _RecordedPass(method.classifier, wanted.like())
-            self._passes[kind] = function, self._recorder.record(function)
-        function, recorded = self._passes[kind]
-        images = wanted.images if prepared is None or wanted.may_need_images else prepared
-        given = images, wanted.affine, wanted.usable, *wanted.tensors
-        found = recorded(*(tensor for tensor in given if tensor is not None))
-        return Seen(**dict(zip(function.names, found, strict=True)), images=wanted.images)
+        return self._steps[support].unpacked(tensors)
 
 
-class _RecordedPass:
-    """One kind of pass as a function of tensors."""
+class RecordedPasses:
+    """Passes of a classifier as functions of tensors, each kind of which is recorded."""
 
-    def __init__(self, classifier: ZeroShotClassifier, like: Callable[..., Pass]) -> None:
-        self.classifier, self.like = classifier, like
-        self.names: list[str] = []  # of what it returns
+    def __init__(self, classifier: ZeroShotClassifier, recorder: Recorder) -> None:
+        self._classifier, self._recorder = ref(classifier), recorder
+        self._known: dict[Hashable, tuple[Recorded, list[str]]] = {}
 
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        seen = replace(give(self.classifier, self.like(*tensors)), images=None)  # type: ignore[arg-type]
-        found = {name: value for name, value in vars(seen).items() if value is not None}
-        self.names = list(found)
-        return tuple(found.values())
+    def give(self, wanted: Pass, prepared: Tensor | None = None) -> Seen:
+        """A pass by itself."""
+        classifier = self._classifier()
+        assert classifier is not None
+        if not (self._recorder.records_on(classifier.device) and _lasts(wanted.loss)):
+            return give(classifier, wanted, prepared=prepared)
+        kind, like = wanted.pattern()
+        if kind not in self._known:
+            names: list[str] = []
+            self._known[kind] = self._recorder.record(partial(self._pass, like, names)), names
+        recorded, names = self._known[kind]
+        images, *others = wanted.given()
+        found = recorded(images if prepared is None or wanted.needs_images else prepared, *others)
+        return Seen(**dict(zip(names, found, strict=True)), images=wanted.images)
 
-
-@dataclass
-class _Form:
-    """What of an answer is no tensor."""
-
-    has_zero_shot: bool = False
-    then: Callable[[], Callable[..., Tensor] | None] = lambda: None
-    has_support: bool = False
-
-    def packed(self, answer: Answer, support: bool) -> tuple[Tensor, ...]:
-        """The tensors of an answer, which has this form from then on."""
-        logits, zero_shot = answer.logits, answer.zero_shot_logits
-        self.has_zero_shot, self.then = zero_shot is not None, _weakly(answer.then)
-        head = logits if isinstance(logits, Tensor) else logits.affine
-        assert head is not None
-        entries = answer.support() if support and answer.support is not None else None
-        self.has_support = entries is not None
-        parts = () if entries is None else tuple(getattr(entries, one.name) for one in fields(entries))
-        return head, answer.usable, *(() if zero_shot is None else (zero_shot,)), *parts, *answer.kept
-
-    def unpacked(self, tensors: Sequence[Tensor], images: Tensor | None = None) -> Answer:
-        """The answer that consists of these; with ``images`` the first one is what they are to pass with."""
-        head, usable, *rest = tensors
-        zero_shot = rest.pop(0) if self.has_zero_shot else None
-        size = len(fields(Support)) if self.has_support else 0
-        entries = Support(*rest[:size]) if size else None
-        logits = head if images is None else Pass(images, head)
-        support = None if entries is None else lambda: entries
-        return Answer(logits, zero_shot, usable, support, self.then(), tuple(rest[size:]))
+    def _pass(self, like: Any, names: list[str], *tensors: Tensor) -> tuple[Tensor, ...]:
+        classifier = self._classifier()
+        assert classifier is not None
+        seen = vars(replace(give(classifier, like(*tensors)), images=None))  # type: ignore[arg-type]
+        names[:] = [name for name, value in seen.items() if value is not None]
+        return tuple(seen[name] for name in names)
 
 
-def _weakly(function: Callable[..., Tensor] | None) -> Callable[[], Callable[..., Tensor] | None]:
-    """What returns a function and, if it is one of a method, does not keep that alive."""
-    return WeakMethod(function) if isinstance(function, MethodType) else lambda: function
+def _lasts(loss: Any) -> bool:
+    """Whether a loss is not made anew for each pass, so that a recording can be found by it."""
+    return loss is None or "<locals>" not in getattr(loss, "__qualname__", "<locals>")
 
 
 @dataclass
 class _Step:
-    """One kind of step as a function of tensors, which may be recorded."""
+    """What a method does with a batch, as a function of tensors, which may be recorded.
+
+    All of it; or, where it is known what the first pass has ``seen``, what follows from that.
+    """
 
     method: "ref[Method]"  # a strong reference would keep the method alive by way of the recording
     support: bool
-    form: _Form = field(default_factory=_Form)
+    seen: tuple[str, ...] = ()
+    # What of the answer is no tensor.
+    is_pass: bool = False
+    has_zero_shot: bool = False
+    has_support: bool = False
+    then: Any = lambda: None
+    # Whether it is known to come to an answer after its first pass.
+    comes_to_an_end: bool = False
 
     def __call__(
-        self, images: Tensor, usable: Tensor, tags: Tensor, numbers: Tensor, *, settings: Any
+        self, images: Tensor, usable: Tensor, tags: Tensor, numbers: Tensor, *first: Tensor, settings: Any
     ) -> tuple[Tensor, ...]:
         """The parts of the answer that are tensors; the method's state has its new values then."""
         method = self.method()
         assert method is not None
         for memory in method.memories.values():
             memory.announce(tags, numbers)
-        answer = method._runner.answer(method, images, usable)
+        if self.seen:
+            seen = Seen(**dict(zip(self.seen, first, strict=True)), images=images)
+            answer = _after_one_pass(method.adapt(images, usable), seen)
+        else:
+            answer = method._runner.answer(method, images, usable)
         valid = recording_holds()
         if valid is not None and method.memories:
             raise RuntimeError("a step that asks whether something holds cannot be recorded with a memory")
         method.store_states(valid)
-        return self.form.packed(answer, self.support)
+        return self._packed(answer)
+
+    def _packed(self, answer: Answer) -> tuple[Tensor, ...]:
+        logits, zero_shot, then = answer.logits, answer.zero_shot_logits, answer.then
+        self.is_pass, self.has_zero_shot = isinstance(logits, Pass), zero_shot is not None
+        # A function of the method must not keep that alive.
+        self.then = WeakMethod(then) if isinstance(then, MethodType) else lambda: then
+        head = logits.affine if isinstance(logits, Pass) else logits
+        assert head is not None
+        entries = answer.support() if self.support and answer.support is not None else None
+        self.has_support = entries is not None
+        parts = () if entries is None else tuple(getattr(entries, one.name) for one in fields(entries))
+        return head, answer.usable, *(() if zero_shot is None else (zero_shot,)), *parts, *answer.kept
+
+    def unpacked(self, tensors: Sequence[Tensor], images: Tensor | None = None) -> Answer:
+        """The answer that consists of these; ``images`` are to pass if it is one by a pass."""
+        head, usable, *rest = tensors
+        zero_shot = rest.pop(0) if self.has_zero_shot else None
+        size = len(fields(Support)) if self.has_support else 0
+        entries = Support(*rest[:size]) if size else None
+        logits = Pass(images, head) if self.is_pass and images is not None else head
+        support = None if entries is None else lambda: entries
+        return Answer(logits, zero_shot, usable, support, self.then(), tuple(rest[size:]))
+
+
+def _after_one_pass(steps: Answer | Steps, seen: Seen) -> Answer:
+    assert not isinstance(steps, Answer)
+    next(steps)
+    try:
+        steps.send(seen)
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    raise RuntimeError("it asks for more passes than it has asked for before")
 
 
 def settings_of(method: "Method") -> tuple[Any, ...]:
@@ -240,13 +257,11 @@ def predict_together(
         streams = _received(parts, sizes, invariant)
         shared, is_first = _SharedPasses(sizes), True
         while asking := [run for stream in streams for run in stream.asking()]:
-            found = shared.give_all(asking, may_raise=is_first)
+            shared.give(asking, may_raise=is_first)
             is_first = False
-            for run, seen in zip(asking, found, strict=True):
-                run.seen = seen
             for stream in streams:
                 stream.advance()
-        return _finished(streams, return_support)
+        return [stream.prediction(return_support) for stream in streams]
 
 
 def _check_parts(parts: "Sequence[tuple[Method, Tensor]]") -> None:
@@ -280,7 +295,13 @@ def _received(parts: "Sequence[tuple[Method, Tensor]]", sizes: list[int], invari
 
 
 class _Run:
-    """One call of a method's ``adapt``, which may wait for a pass."""
+    """One call of a method's ``adapt``, which may wait for a pass.
+
+    Attributes:
+        wanted: The pass.
+        seen: What it has found, or why there is nothing.
+        answer: What the method has come to; it may want a last pass.
+    """
 
     def __init__(self, method: "Method", images: Tensor, usable: Tensor) -> None:
         self.method, self.images, self.usable = method, images, usable
@@ -288,29 +309,26 @@ class _Run:
         self.wanted: Pass | None = None
         self.seen: Seen | Exception | None = None
         self.answer: Answer | None = None
-        self.is_new = True  # nothing has been learned
+        self._is_new = True  # nothing has been learned
 
     def start(self) -> None:
-        """Up to its first pass; nothing is learned before that."""
-        steps = self.method.adapt(self.images, self.usable)
-        assert not isinstance(steps, Answer)
-        self.steps, self.wanted = steps, next(steps)
-
-    def put_off(self) -> None:
-        """Start again later."""
-        self.steps = self.wanted = None
+        """Up to its first pass, before which nothing is learned; to the answer if ``adapt`` asks for none."""
+        method = self.method
+        if isgeneratorfunction(method.adapt):
+            self.steps = method.adapt(self.images, self.usable)
+            self.wanted = next(self.steps)
+        else:
+            self._make_room()
+            self._learned(method._runner.answer(method, self.images, self.usable))
+            method.store_states()
 
     @property
     def starts_afresh(self) -> bool:
         """Whether its first pass does not depend on what the stream has taught."""
-        wanted = self.wanted
-        return (
-            wanted is not None
-            and wanted.is_of_rows_alone
-            and (wanted.affine is None or wanted.affine is self.method.classifier.encoder.base)
-        )
+        wanted, base = self.wanted, self.method.classifier.encoder.base
+        return wanted is not None and wanted.is_of_rows_alone and _is_base(wanted.affine, base)
 
-    def take(self, sizes: Sequence[int] = ()) -> None:
+    def take(self, sizes: Sequence[int]) -> None:
         """Go on with what the pass has seen, up to the next one or to the answer.
 
         Args:
@@ -321,40 +339,41 @@ class _Run:
             raise seen
         assert seen is not None
         if self.answer is not None:
-            self.answer = self.answer.given(seen)
-            self.wanted = None
-        elif self.is_new and (answer := recordings_of(self.method.classifier).answer(self, seen, sizes)):
-            self._learned(answer)
+            self.answer, self.wanted = self.answer.given(seen), None
+        elif self._is_new:
+            recordings = recordings_of(self.method.classifier)
+            self._is_new = False
+            replayed = recordings.answer(self, seen, sizes)
+            if replayed is not None:
+                self._learned(replayed)
+            else:
+                self._make_room()
+                self._send(seen)
+                recordings.note(self)
         else:
-            assert self.steps is not None
-            self._send(self.steps, seen)
+            self._send(seen)
         self.method.store_states()
 
-    def _send(self, steps: Steps, seen: Seen) -> None:
-        if self.is_new:
-            _admit(self.method, len(self.images))
-            for memory in self.method.memories.values():
-                memory.announce(None)
-        was_new, self.is_new = self.is_new, False
+    def _make_room(self) -> None:
+        _admit(self.method, len(self.images))
+        for memory in self.method.memories.values():
+            memory.announce(None)
+
+    def _send(self, seen: Seen) -> None:
+        assert self.steps is not None
         try:
-            self.wanted = steps.send(seen)
+            self.wanted = self.steps.send(seen)
         except StopIteration as end:
             self._learned(end.value)
-        if was_new:
-            recordings_of(self.method.classifier).note(self)
 
     def _learned(self, answer: Answer) -> None:
-        self.is_new, self.answer = False, answer
+        self.answer = answer
         self.method.images_seen += len(self.images)
         self.wanted = answer.logits if isinstance(answer.logits, Pass) else None
 
 
 class _Stream:
-    """A method with its images, which go through ``adapt`` at once or one after the other.
-
-    Attributes:
-        error: What its method has raised.
-    """
+    """A method with its images, which go through ``adapt`` at once or one after the other."""
 
     def __init__(
         self,
@@ -365,76 +384,77 @@ class _Stream:
         sizes: list[int],
         invariant: bool,
     ) -> None:
-        self.method, self.images, self.usable, self.home, self.sizes = method, images, usable, home, sizes
-        self.error: Exception | None = None
+        self._method, self._images, self._home, self._sizes = method, images, home, sizes
+        self._error: Exception | None = None  # that its method has raised
         self._most = max(len(images), 1) if method.most_images is None else method.most_images
         size = 1 if invariant else self._most
         whole = images, usable  # the same tensor, whose passes are prepared once
         pieces = zip(*(rows.split(size) for rows in whole), strict=True) if len(images) > size else [whole]
-        self.runs = [_Run(method, *piece) for piece in pieces]
-        self._place = 0  # of the run that may learn
-        self._alone = not isgeneratorfunction(method.adapt)
-        if not self._alone:
-            self._attempt(self._start_all)
+        self._runs = [_Run(method, *piece) for piece in pieces]
+        if isgeneratorfunction(method.adapt):  # others learn at once: after the first passes of all
+            with self._failing_alone():
+                self._start()
 
-    def _start_all(self) -> None:
-        for run in self.runs:
+    def _start(self) -> None:
+        """The first run, and those behind it whose first passes depend on nothing that it learns."""
+        for run in self._runs:
             run.start()
-            if run is not self.runs[0] and not run.starts_afresh:
-                run.put_off()
+            if run is not self._runs[0] and not run.starts_afresh:
+                run.steps = run.wanted = None
                 break
 
     def asking(self) -> list[_Run]:
         """Those that wait for a pass."""
-        if self.error is not None:
-            return []
-        return [run for run in self.runs if run.wanted is not None and run.seen is None]
+        waiting = [run for run in self._runs if run.wanted is not None and run.seen is None]
+        return waiting if self._error is None else []
 
     def advance(self) -> None:
         """Go on as far as possible."""
-        if self.error is None:
-            self._attempt(self._advance)
+        waiting = 0  # images whose answer wants a last pass
+        with self._failing_alone():
+            for run in self._runs if self._error is None else ():
+                if run.answer is None:
+                    if waiting and waiting + len(run.images) > self._most:
+                        return  # what is learned with these answers comes first
+                    if run.steps is None:
+                        run.start()
+                if run.seen is not None:
+                    run.take(self._sizes)
+                if run.answer is None:
+                    return
+                waiting += len(run.images) if run.wanted is not None else 0
 
-    def _advance(self) -> None:
-        for run in self.runs[: self._place]:
-            if run.seen is not None:
-                run.take(self.sizes)  # the last pass
-        while self._place < len(self.runs):
-            run = self.runs[self._place]
-            waiting = [len(one.images) for one in self.runs[: self._place] if one.wanted is not None]
-            if waiting and sum(waiting) + len(run.images) > self._most:
-                return  # what is learned with these answers comes first
-            if run.steps is None:
-                run.start()
-            if run.seen is None:
-                return
-            run.take(self.sizes)
-            if run.answer is None:
-                return
-            self._place += 1
+    def prediction(self, support: bool) -> "Prediction | Exception":
+        """That of all images, or what its method has raised."""
+        self.advance()
+        method = self._method
+        with self._failing_alone():
+            if self._error is None:
+                answer = _joined([run.answer for run in self._runs if run.answer is not None])
+                return method.finish(answer, self._images, self._home, support and method.retrieves)
+        assert self._error is not None
+        return self._error
 
-    def _attempt(self, work: Callable[[], _Value]) -> _Value | None:
+    @contextmanager
+    def _failing_alone(self) -> Iterator[None]:
         try:
-            return work()
+            yield
         except Exception as error:
-            self.error = error
-            return None
+            self._error = error
 
-    def answer(self) -> Answer:
-        """That of all images."""
-        if self.error is not None:
-            raise self.error
-        if self._alone:
-            return _joined([self._answer_alone(run) for run in self.runs])
-        return _joined([run.answer for run in self.runs if run.answer is not None])
 
-    def _answer_alone(self, run: _Run) -> Answer:
-        count = len(run.images)
-        answer = self.method.learning(
-            count, None, lambda: self.method._runner.answer(self.method, run.images, run.usable)
-        )
-        self.method.images_seen += count
-        return answer
+def _joined(answers: list[Answer]) -> Answer:
+    """One answer of those for consecutive images."""
+    if len(answers) == 1:
+        return answers[0]
+    zero_shot = [answer.zero_shot_logits for answer in answers if answer.zero_shot_logits is not None]
+    supports = [answer.support for answer in answers if answer.support is not None]
+    return Answer(
+        torch.cat([answer.logits for answer in answers]),  # type: ignore[misc]
+        torch.cat(zero_shot) if len(zero_shot) == len(answers) else None,
+        torch.cat([answer.usable for answer in answers]),
+        (lambda: joined_support([one() for one in supports])) if len(supports) == len(answers) else None,
+    )
 
 
 # -- passes that streams share ----------------------------------------------------------------------------
@@ -444,21 +464,21 @@ class _Stream:
 class _Segment:
     """Some images of what a run wants to pass, in a chunk."""
 
-    place: int  # of the run
+    run: _Run
     wanted: Pass
-    classifier: ZeroShotClassifier
-    images: slice  # of the run
+    images: slice  # of the pass
     rows: slice  # of the chunk
+
+    @property
+    def classifier(self) -> ZeroShotClassifier:
+        return self.run.method.classifier
 
     @property
     def affine(self) -> Tensor:
         """The norm parameters of these images."""
-        affine = self.wanted.affine
-        if affine is None:
-            affine = self.classifier.encoder.base
-        return (
-            affine[self.images] if affine.ndim == 2 else affine.expand(self.rows.stop - self.rows.start, -1)
-        )
+        affine = self.classifier.encoder.base if self.wanted.affine is None else self.wanted.affine
+        number = self.rows.stop - self.rows.start
+        return affine[self.images] if affine.ndim == 2 else affine.expand(number, -1)
 
 
 class _SharedPasses:
@@ -472,48 +492,43 @@ class _SharedPasses:
         self._sizes = sizes
         self._prepared: dict[tuple[Any, ...], tuple[list[Tensor], Tensor]] = {}
 
-    def give_all(self, runs: Sequence[_Run], *, may_raise: bool) -> list[Seen | Exception]:
-        """What each run wants, or why there is nothing.
+    def give(self, runs: Sequence[_Run], *, may_raise: bool) -> None:
+        """Let each run see what it wants, or why there is nothing.
 
         Args:
             runs: That wait for a pass.
             may_raise: Whether to raise what is raised by a shared pass.
         """
-        found: dict[int, Seen | Exception] = {}
-        kinds: dict[tuple[Any, ...], list[int]] = {}
-        for place, run in enumerate(runs):
-            wanted = run.wanted
-            assert wanted is not None
+        alike: dict[tuple[Any, ...], list[_Run]] = {}
+        for run in runs:
+            wanted = _wanted(run)
             if wanted.is_shareable:
                 shape = wanted.images.shape[1:], wanted.images.dtype
-                kinds.setdefault((wanted.loss is None, wanted.of == "features", shape), []).append(place)
+                alike.setdefault((wanted.loss is None, wanted.of == "features", shape), []).append(run)
             else:
-                found[place] = _attempt(partial(give, run.method.classifier, wanted))
-        for places in kinds.values():
+                _see_alone(run)
+        for same in alike.values():
             try:
-                found |= zip(places, self._give([runs[place] for place in places]), strict=True)
+                self._share(same)
             except Exception as error:
                 if may_raise:
                     raise
-                found |= dict.fromkeys(places, error)
-        return [found[place] for place in range(len(runs))]
+                for run in same:
+                    run.seen = error
 
-    def _give(self, runs: Sequence[_Run]) -> list[Seen | Exception]:
-        parts: list[list[Seen]] = [[] for _ in runs]
+    def _share(self, runs: Sequence[_Run]) -> None:
+        parts: dict[_Run, list[Seen]] = {run: [] for run in runs}
         for chunk in self._chunks(runs):
-            images = self._images(chunk)
-            give_chunk = _forward if chunk[0].wanted.loss is None else _gradients
-            for segment, seen in zip(chunk, give_chunk(images, chunk), strict=True):
-                parts[segment.place].append(seen)
-        whole = [part[0] if len(part) == 1 else _cat(part) for part in parts]
-        return _of_batches([run.method.classifier for run in runs], [_wanted(run) for run in runs], whole)
+            for segment, seen in zip(chunk, _seen(self._images(chunk), chunk), strict=True):
+                parts[segment.run].append(seen)
+        _see_what_was_asked({run: part[0] if len(part) == 1 else _cat(part) for run, part in parts.items()})
 
     def _chunks(self, runs: Sequence[_Run]) -> list[list[_Segment]]:
         """Each of an allowed size, unless the loss of a batch is larger."""
         most = self._sizes[-1] if self._sizes else sum(len(run.images) for run in runs)
         chunks: list[list[_Segment]] = [[]]
         filled = 0
-        for place, run in enumerate(runs):
+        for run in runs:
             wanted, start = _wanted(run), 0
             count = len(wanted.images)
             while start < count:
@@ -521,11 +536,10 @@ class _SharedPasses:
                 if filled and (filled >= most or (whole and filled + count > most)):
                     chunks.append([])
                     filled = 0
-                some = count if whole else min(count - start, most - filled)
-                rows = slice(filled, filled + some)
-                images = slice(start, start + some)
-                chunks[-1].append(_Segment(place, wanted, run.method.classifier, images, rows))
-                start, filled = start + some, filled + some
+                end = count if whole else min(count, start + most - filled)
+                rows = slice(filled, filled + end - start)
+                chunks[-1].append(_Segment(run, wanted, slice(start, end), rows))
+                start, filled = end, rows.stop
         return chunks
 
     def _images(self, chunk: list[_Segment]) -> Tensor:
@@ -545,102 +559,78 @@ def _wanted(run: _Run) -> Pass:
     return run.wanted
 
 
+def _see_alone(run: _Run) -> None:
+    try:
+        run.seen = give(run.method.classifier, _wanted(run))
+    except Exception as error:
+        run.seen = error
+
+
 def _filled_up(tensor: Tensor, size: int) -> Tensor:
     missing = size - len(tensor)
     return F.pad(tensor, (0, 0) * (tensor.ndim - 1) + (0, missing)) if missing else tensor
 
 
-def _rows(images: Tensor, chunk: list[_Segment]) -> Tensor | None:
-    """Norm parameters ``(B, G)`` of all images of a chunk; None if they are the pretrained ones."""
-    base = chunk[0].classifier.encoder.base
-    if all(one.wanted.affine is None or one.wanted.affine is base for one in chunk):
-        return None
-    missing = len(images) - chunk[-1].rows.stop
-    return torch.cat([*(one.affine for one in chunk), *([base.expand(missing, -1)] if missing else [])])
+def _is_base(affine: Tensor | None, base: Tensor) -> bool:
+    return affine is None or affine is base
 
 
-def _classifiers(chunk: list[_Segment]) -> list[ZeroShotClassifier]:
-    return list({id(one.classifier): one.classifier for one in chunk}.values())
+def _seen(images: Tensor, chunk: list[_Segment]) -> list[Seen]:
+    """What each segment has seen; a gradient is that of each image, of its own loss or of its batch's."""
+    first, base = chunk[0], chunk[0].classifier.encoder.base
+    rows = None  # norm parameters of all images, unless they are the pretrained ones
+    if not all(_is_base(one.wanted.affine, base) for one in chunk):
+        filling = base.expand(len(images) - chunk[-1].rows.stop, -1)
+        rows = torch.cat([*(one.affine for one in chunk), filling])
+    kinds = {(id(one.classifier), one.wanted.loss, one.wanted.of) for one in chunk}
+    loss, of = first.wanted.loss, first.wanted.of
+    alone = len(kinds) == 1 and all(one.wanted.is_of_rows_alone for one in chunk)
+    if alone and not isinstance(loss, MethodType):  # one of a method would keep that alive
+        wanted = Pass(images, rows, loss, of=of, each=loss is not None)
+        seen = recordings_of(first.classifier).passes.give(wanted)
+        return [replace(seen, images=None).of(one.rows) for one in chunk]  # type: ignore[arg-type]
+    return _joint(images, chunk, rows)
 
 
-def _forward(images: Tensor, chunk: list[_Segment]) -> list[Seen]:
-    rows, classifiers, of = _rows(images, chunk), _classifiers(chunk), chunk[0].wanted.of
-    given = (images,) if rows is None else (images, rows)
-    if len(classifiers) == 1 and all(one.wanted.of == of for one in chunk):
-        found = recordings_of(classifiers[0]).passes(None, of, each=False)(*given)
-    else:
-        embeddings = classifiers[0].encode(*given, normalize=of != "features")
-        asked = {id(one.classifier): one.classifier for one in chunk if one.wanted.of == "logits"}
-        logits = {key: classifier.logits(embeddings) for key, classifier in asked.items()}
-        return [
-            Seen(embeddings[one.rows], logits[id(one.classifier)][one.rows])
-            if one.wanted.of == "logits"
-            else Seen(embeddings[one.rows])
-            for one in chunk
-        ]
-    return [Seen(*(part[one.rows] for part in found)) for one in chunk]
-
-
-def _gradients(images: Tensor, chunk: list[_Segment]) -> list[Seen]:
-    """With a gradient for each image: of its own loss, or of its batch's."""
-    rows, classifiers, wanted = _rows(images, chunk), _classifiers(chunk), chunk[0].wanted
-    losses = {one.wanted.loss for one in chunk}
-    if len(classifiers) == len(losses) == 1 and all(one.wanted.is_of_rows_alone for one in chunk):
-        function = recordings_of(classifiers[0]).passes(wanted.loss, wanted.of, each=True)
-        seen = Seen(*function(*((images,) if rows is None else (images, rows))))
-        return [seen.of(one.rows) for one in chunk]
-    return _joined_gradients(images, chunk, rows)
-
-
-def _joined_gradients(images: Tensor, chunk: list[_Segment], rows: Tensor | None) -> list[Seen]:
+def _joint(images: Tensor, chunk: list[_Segment], rows: Tensor | None) -> list[Seen]:
     """For different classifiers, or losses that are one of the batch or need more than logits."""
-    classifiers, first = _classifiers(chunk), chunk[0]
-    start = first.classifier.encoder.base.expand(len(images), -1) if rows is None else rows
-    seen: dict[
-        int, tuple[Tensor, Tensor | None]
-    ] = {}  # losses, and which images count, by place in the chunk
+    classifiers = {id(one.classifier): one.classifier for one in chunk if one.wanted.of == "logits"}
+    classifier, normalize = chunk[0].classifier, chunk[0].wanted.of != "features"
+    if chunk[0].wanted.loss is None:
+        embeddings = classifier.encode(images, rows, normalize=normalize)
+        logits = {key: one.logits(embeddings) for key, one in classifiers.items()}
+        return [Seen(*_rows_of(one, embeddings, logits)) for one in chunk]
+    start = classifier.encoder.base.expand(len(images), -1) if rows is None else rows
+    known: dict[Hashable, tuple[Tensor, Tensor]] = {}
+
+    def losses_of(one: _Segment) -> tuple[Tensor, Tensor]:
+        """Those that depend on an image alone are computed for all at once, and then their bits do not."""
+        of = logits[id(one.classifier)] if one.wanted.is_of_rows else embeddings
+        if not one.wanted.is_of_rows_alone:
+            return loss_of(one.wanted, of[one.rows])
+        key = id(one.classifier), one.wanted.loss
+        if key not in known:
+            known[key] = loss_of(one.wanted, of)
+        losses, counted = known[key]
+        return losses[one.rows], counted if counted is None else counted[one.rows]
+
     with torch.enable_grad():
         leaf = start.detach().requires_grad_()
-        embeddings = classifiers[0].encode(images, leaf, normalize=first.wanted.of != "features")
-        logits = {id(one): one.logits(embeddings) for one in classifiers}
-        terms = []
-        by_loss = _by_loss(chunk)
-        others = by_loss.pop(None, [])
-        for segments in by_loss.values():
-            own = logits[id(segments[0][1].classifier)]
-            whole, counted = numbers(segments[0][1].wanted, own)
-            inside = torch.zeros(len(images), dtype=torch.bool, device="cpu")
-            for place, one in segments:
-                inside[one.rows] = True
-                seen[place] = whole[one.rows], None if counted is None else counted[one.rows]
-            terms.append(torch.where(upload(inside, images.device), whole, 0).sum())
-        for place, one in others:
-            of = logits[id(one.classifier)] if one.wanted.is_of_rows else embeddings
-            seen[place] = numbers(one.wanted, of[one.rows])
-            terms.append(seen[place][0].sum())
-        gradients = classifiers[0].gradient(torch.stack(terms).sum(), leaf)
+        embeddings = classifier.encode(images, leaf, normalize=normalize)
+        logits = {key: one.logits(embeddings) for key, one in classifiers.items()}
+        found = [losses_of(one) for one in chunk]
+        gradients = classifier.gradient(torch.stack([losses.sum() for losses, _ in found]).sum(), leaf)
+    embeddings = embeddings.detach()
+    logits = {key: value.detach() for key, value in logits.items()}
     return [
-        Seen(
-            embeddings.detach()[one.rows],
-            logits[id(one.classifier)].detach()[one.rows],
-            seen[place][0].detach(),
-            gradients[one.rows],
-            counted=seen[place][1],  # type: ignore[arg-type]
-        )
-        for place, one in enumerate(chunk)
+        Seen(*_rows_of(one, embeddings, logits), losses.detach(), gradients[one.rows], counted)
+        for one, (losses, counted) in zip(chunk, found, strict=True)
     ]
 
 
-def _by_loss(chunk: list[_Segment]) -> dict[Any, list[tuple[int, _Segment]]]:
-    """Those whose losses can be computed for all images at once, as numbers that depend on an image alone.
-
-    Then their bits depend on nothing else. The others are found under None.
-    """
-    found: dict[Any, list[tuple[int, _Segment]]] = {}
-    for place, one in enumerate(chunk):
-        key = (id(one.classifier), one.wanted.loss) if one.wanted.is_of_rows_alone else None
-        found.setdefault(key, []).append((place, one))
-    return found
+def _rows_of(one: _Segment, embeddings: Tensor, logits: dict[int, Tensor]) -> tuple[Tensor, Any]:
+    own = logits[id(one.classifier)][one.rows] if one.wanted.of == "logits" else None
+    return embeddings[one.rows], own
 
 
 def _cat(parts: list[Seen]) -> Seen:
@@ -650,33 +640,28 @@ def _cat(parts: list[Seen]) -> Seen:
     return Seen(**whole)  # type: ignore[arg-type]
 
 
-def _of_batches(
-    classifiers: list[ZeroShotClassifier], asked: list[Pass], found: list[Seen]
-) -> list[Seen | Exception]:
-    """What was asked for, of what each image has shown."""
-    whole: list[Seen | Exception] = []
-    checked: dict[int, Tensor] = {}
-    for place, (wanted, seen) in enumerate(zip(asked, found, strict=True)):
-        if wanted.loss is None or wanted.each:
-            if wanted.usable is not None:
-                seen = replace(seen, usable=wanted.usable & finite_rows(seen.embeddings))
-            whole.append(replace(seen, images=wanted.images))
+def _see_what_was_asked(found: dict[_Run, Seen]) -> None:
+    """Of what each image has shown, what was asked for; it passes alone if that spoils a batch's gradient."""
+    finite: dict[_Run, Tensor] = {}
+    for run, seen in found.items():
+        wanted = _wanted(run)
+        if wanted.usable is not None and (wanted.loss is None or wanted.each):
+            seen = replace(seen, usable=wanted.usable & finite_rows(seen.embeddings))
+        elif wanted.loss is None or wanted.each:
+            pass
         elif wanted.is_of_rows:
-            whole.append(mean_of_rows(wanted, seen))
+            seen = mean_of_rows(wanted, seen)
         else:
             assert wanted.usable is not None
             usable = wanted.usable & finite_rows(seen.embeddings) if wanted.repeat else wanted.usable
-            gradient = seen.gradient.sum(0)
-            whole.append(
-                replace(seen, losses=None, gradient=gradient, usable=usable, images=wanted.images)  # type: ignore[arg-type]
-            )
+            seen = replace(seen, losses=None, gradient=seen.gradient.sum(0), usable=usable)  # type: ignore[arg-type]
             if wanted.repeat:
-                checked[place] = gradient.isfinite().all()
-    if checked:
-        for place, is_finite in zip(checked, torch.stack([*checked.values()]).tolist(), strict=True):
+                finite[run] = seen.gradient.isfinite().all()
+        run.seen = replace(seen, images=wanted.images)
+    if finite:
+        for run, is_finite in zip(finite, torch.stack([*finite.values()]).tolist(), strict=True):
             if not is_finite:
-                whole[place] = _attempt(partial(give, classifiers[place], asked[place]))
-    return whole
+                _see_alone(run)
 
 
 # -- what streams of a classifier have recorded -----------------------------------------------------------
@@ -699,113 +684,59 @@ class _Recordings:
 
     def __init__(self, classifier: ZeroShotClassifier) -> None:
         self._recorder = classifier.recorder()
-        self._classifier = ref(classifier)  # the table below must not keep it alive
-        self._passes: dict[tuple[Any, ...], Recorded] = {}
+        self.passes = RecordedPasses(classifier, self._recorder)
         # the least recently used one first; by their ids, as nothing here keeps a method alive
-        self._answers: OrderedDict[int, tuple[ref[Method], _FirstAnswer, Recorded]] = OrderedDict()
-
-    def passes(self, loss: Any, of: str, *, each: bool) -> Callable[..., tuple[Tensor, ...]]:
-        """A pass that many streams share, as a function of images and, if they have some, norm parameters."""
-        function = partial(_chunk_pass, self._classifier, loss, of, each)
-        if loss is not None and not (isinstance(loss, FunctionType) and loss.__closure__ is None):
-            return function  # it may be new each time, and keep something alive
-        if (loss, of) not in self._passes:
-            self._passes[loss, of] = self._recorder.record(function)
-        return self._passes[loss, of]
-
-    def _records(self, method: "Method") -> bool:
-        return self._recorder.records_on(method.classifier.device) and method.records_steps
+        self._answers: OrderedDict[int, tuple[_Step, Recorded]] = OrderedDict()
 
     def note(self, run: _Run) -> None:
         """Remember whether a method comes to an answer after its first pass."""
-        if not self._records(run.method):
+        if not _records_steps(run.method):
             return
-        answer, made = run.answer, self._of(run.method)[1]
-        made.comes_to_an_end = answer is not None and (
-            isinstance(answer.logits, Tensor)
-            or (answer.logits.images is run.images and answer.logits.is_plain)
-        )
+        answer, (step, _) = run.answer, self._of(run.method)
+        last = None if answer is None else answer.logits
+        if isinstance(last, Pass):
+            plain = last.loss is None and last.usable is None and last.of == "logits"
+            own = last.affine is not None and last.affine.ndim == 2
+            step.comes_to_an_end = plain and own and last.images is run.images
+        else:
+            step.comes_to_an_end = last is not None
 
-    def answer(self, run: _Run, seen: Seen, sizes: Sequence[int] = ()) -> Answer | None:
+    def answer(self, run: _Run, seen: Seen, sizes: Sequence[int]) -> Answer | None:
         """What a method makes of a first pass, from a graph; None if it is not known to come to an answer."""
         method, wanted = run.method, _wanted(run)
-        if not self._records(method):
+        if not _records_steps(method) or not run.starts_afresh or (wanted.loss and not wanted.each):
             return None
-        _, made, recorded = self._of(method)
-        if not made.comes_to_an_end or not run.starts_afresh or not (wanted.each or wanted.loss is None):
+        step, recorded = self._of(method)
+        if not step.comes_to_an_end:
             return None
         count = len(run.images)
         size = next((size for size in (*_SIZES, *sizes) if size >= count), count)
-        start = _admit(method, count)
+        start, device = _admit(method, count), run.usable.device
         known = {name: value for name, value in vars(seen).items() if value is not None and name != "images"}
-        made.names = list(known)
+        step.seen = tuple(known)
         tensors = recorded(
             *(_filled_up(tensor, size) for tensor in (run.images, run.usable)),
-            torch.arange(start, start + size, device=run.usable.device).clamp_max(start + count - 1),
+            torch.full((size,), -1, device=device),
+            torch.arange(start, start + size, device=device).clamp_max(start + count - 1),
             *(_filled_up(tensor, size) for tensor in known.values()),
             settings=settings_of(method),
         )
         own = [tensor[:count] if tensor.ndim and len(tensor) == size else tensor for tensor in tensors]
-        return made.form.unpacked(own, run.images if made.has_pass else None)
+        return step.unpacked(own, run.images)
 
-    def _of(self, method: "Method") -> "tuple[ref[Method], _FirstAnswer, Recorded]":
+    def _of(self, method: "Method") -> tuple[_Step, Recorded]:
         known = self._answers.get(id(method))
-        if known is None or known[0]() is not method:
-            weak = ref(method)
-            made = _FirstAnswer(weak)
-            recorded = self._recorder.record(made, calls=_CALLS_TO_RECORD)
-            known = self._answers[id(method)] = weak, made, recorded
+        if known is None or known[0].method() is not method:
+            step = _Step(ref(method), support=True)
+            known = self._answers[id(method)] = step, self._recorder.record(step, calls=_CALLS_TO_RECORD)
         self._answers.move_to_end(id(method))
         while len(self._answers) > _MOST_METHODS:
             self._answers.popitem(last=False)
         return known
 
 
-def _chunk_pass(
-    classifier_of: "ref[ZeroShotClassifier]",
-    loss: Any,
-    of: str,
-    each: bool,
-    images: Tensor,
-    affine: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    classifier = classifier_of()
-    assert classifier is not None
-    seen = give(classifier, Pass(images, affine, loss, of=of, each=each))
-    found = seen.embeddings, seen.logits, seen.losses, seen.gradient, seen.counted
-    return tuple(tensor for tensor in found if tensor is not None)
-
-
-@dataclass
-class _FirstAnswer:
-    """What a method makes of its first pass, as a function of tensors; what it keeps, it changes in place."""
-
-    method: "ref[Method]"
-    comes_to_an_end: bool = False
-    names: list[str] = field(default_factory=list)  # of what the pass has seen
-    form: _Form = field(default_factory=_Form)
-    has_pass: bool = False
-
-    def __call__(
-        self, images: Tensor, usable: Tensor, numbers: Tensor, *seen: Tensor, settings: Any
-    ) -> tuple[Tensor, ...]:
-        """The parts of the answer that are tensors."""
-        method = self.method()
-        assert method is not None
-        for memory in method.memories.values():
-            memory.announce(None, numbers)
-        steps = method.adapt(images, usable)
-        assert not isinstance(steps, Answer)
-        next(steps)
-        try:
-            steps.send(Seen(**dict(zip(self.names, seen, strict=True)), images=images))
-        except StopIteration as end:
-            answer: Answer = end.value
-        else:
-            raise RuntimeError(f"{type(method).__name__} asks for more passes than it has asked for before")
-        method.store_states()
-        self.has_pass = isinstance(answer.logits, Pass)
-        return self.form.packed(answer, support=True)
+def _records_steps(method: "Method") -> bool:
+    return method._records and method.records_steps
 
 
 _RECORDINGS: WeakKeyDictionary[ZeroShotClassifier, _Recordings] = WeakKeyDictionary()
@@ -816,45 +747,3 @@ def recordings_of(classifier: ZeroShotClassifier) -> _Recordings:
     if classifier not in _RECORDINGS:
         _RECORDINGS[classifier] = _Recordings(classifier)
     return _RECORDINGS[classifier]
-
-
-# -- answers ----------------------------------------------------------------------------------------------
-
-
-def _attempt(work: Callable[[], _Value]) -> _Value | Exception:
-    try:
-        return work()
-    except Exception as error:
-        return error
-
-
-def _finished(streams: list[_Stream], support: bool) -> "list[Prediction | Exception]":
-    answers = [_attempt(stream.answer) for stream in streams]
-    return [
-        answer
-        if isinstance(answer, Exception)
-        else _attempt(
-            partial(
-                stream.method.finish, answer, stream.images, stream.home, support and stream.method.retrieves
-            )
-        )
-        for stream, answer in zip(streams, answers, strict=True)
-    ]
-
-
-def _joined(answers: list[Answer]) -> Answer:
-    """One answer of those for consecutive images."""
-    if len(answers) == 1:
-        return answers[0]
-    zero_shot = [answer.zero_shot_logits for answer in answers if answer.zero_shot_logits is not None]
-    supports = [answer.support for answer in answers if answer.support is not None]
-
-    def support() -> Support:
-        return joined_support([support() for support in supports])
-
-    return Answer(
-        torch.cat([answer.logits for answer in answers]),  # type: ignore[misc]
-        torch.cat(zero_shot) if len(zero_shot) == len(answers) else None,
-        torch.cat([answer.usable for answer in answers]),
-        support if len(supports) == len(answers) else None,
-    )
