@@ -193,7 +193,11 @@ def stages(method: Ramen, images: Tensor, clock: Clock) -> dict[str, float]:
         return (memory.aggregate(Selection(*selection), weights),)
 
     record = classifier.recorder().record
-    of_memory: Callable[[Function], Function] = record if method.records_steps else lambda function: function
+    of_memory: Callable[[Function], Function] = (
+        record
+        if method.recordable and method.memory.recordable_on(method.classifier.device)
+        else lambda function: function
+    )
     calls: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         "forward and backward": (record(partial(sample_gradients, classifier)), (images,)),
         "encode": (

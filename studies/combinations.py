@@ -57,7 +57,7 @@ class CachedRamen(Ramen):
         super().__init__(classifier, **parameters)
         self.source = checks.choice("source", source, SOURCES)
         self._cache = CACHES[checks.choice("cache", cache, CACHES)](classifier)
-        for prefix, memory in self._cache.memories.items():
+        for prefix, memory in self._cache.state.memories.items():
             self.add_memory(memory, f"cache.{prefix}")
 
     def answer(

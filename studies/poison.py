@@ -164,9 +164,9 @@ class QuotaRamen(Ramen):
         super().__init__(*args, **parameters)
         self.quota = SourceQuota()
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Forget everything, also who has sent what."""
-        super().clear()
+        super().reset()
         self.quota = SourceQuota()
 
     def step(self, seen: Seen, usable: Tensor, storable: Tensor | None = None) -> OwnStep:

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ramen.client.operations import ServerOverloadedError, StreamAnswer
 from ramen.methods import predict_together
-from ramen.methods._method import Prediction
-from ramen.methods._passes import Seen
+from ramen.methods._passes import Prediction, Seen
 from ramen.methods.ramen import OwnStep, Ramen
 from ramen.serve.engine.in_thread import EngineInThread
 from ramen.serve.engine.settings import EngineSettings

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from ramen.images.preprocess import Preprocess as Preprocess
     from ramen.methods._choices import paper_values as paper_values
     from ramen.methods._losses import information as information
-    from ramen.methods._method import AdaptedModule as AdaptedModule
     from ramen.methods._method import Method as Method
-    from ramen.methods._method import Prediction as Prediction
-    from ramen.methods._method import adapt as adapt
     from ramen.methods._passes import Answer as Answer
+    from ramen.methods._passes import Prediction as Prediction
     from ramen.methods._registry import MethodInfo as MethodInfo
     from ramen.methods._registry import create as create
     from ramen.methods._registry import describe as describe
@@ -40,12 +38,14 @@ if TYPE_CHECKING:
     from ramen.models import prompts as prompts
     from ramen.models.classifier import ZeroShotClassifier as ZeroShotClassifier
     from ramen.models.prefetch import prefetch as prefetch
+    from ramen.predict.module import AdaptedModule as AdaptedModule
+    from ramen.predict.module import adapt as adapt
     from ramen.predict.predictor import Predictor as Predictor
     from ramen.utils.distributed import GroupError as GroupError
 
 # Where each public name lives. They are imported when first used: `import ramen` alone does not load torch.
 _HOMES = {
-    "AdaptedModule": "ramen.methods._method",
+    "AdaptedModule": "ramen.predict.module",
     "AffineEncoder": "ramen.encoder.encoder",
     "Answer": "ramen.methods._passes",
     "AsyncClient": "ramen.client.async_client",
@@ -53,13 +53,13 @@ _HOMES = {
     "GroupError": "ramen.utils.distributed",
     "Method": "ramen.methods._method",
     "MethodInfo": "ramen.methods._registry",
-    "Prediction": "ramen.methods._method",
+    "Prediction": "ramen.methods._passes",
     "Predictor": "ramen.predict.predictor",
     "Preprocess": "ramen.images.preprocess",
     "Result": "ramen.client.result",
     "ServerError": "ramen.client.operations",
     "ZeroShotClassifier": "ramen.models.classifier",
-    "adapt": "ramen.methods._method",
+    "adapt": "ramen.predict.module",
     "create": "ramen.methods._registry",
     "describe": "ramen.methods._registry",
     "information": "ramen.methods._losses",

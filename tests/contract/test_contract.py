@@ -90,8 +90,10 @@ class _ForgetsReset(_Honest):
         answer = super().adapt(images, usable)
         return ramen.Answer(answer.logits + self.sums, answer.zero_shot_logits, usable)
 
-    def clear(self) -> None:
-        pass
+    def reset(self) -> None:
+        sums = self.sums.clone()
+        super().reset()
+        self.sums = sums
 
 
 class _WritesIntoTheModel(_Honest):
@@ -123,13 +125,13 @@ class _KeepsEverything(_Honest):
         self.kept.append(images)
         return super().adapt(images, usable)
 
-    def content(self) -> dict[str, Tensor]:
-        return {**super().content(), **{f"kept{i}": t for i, t in enumerate(self.kept)}}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), **{f"content.kept{i}": t for i, t in enumerate(self.kept)}}
 
 
 class _SharesItsState(_Honest):
-    def content(self) -> dict[str, Tensor]:
-        return {"sums": self.sums}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), "content.sums": self.sums}
 
 
 class _AcceptsAnyState(_Honest):
@@ -146,16 +148,16 @@ class _AcceptsAnyState(_Honest):
             self.last = torch.cat([self.last, answer.logits[answer.usable].float()])[-self.keep :]
         return answer
 
-    def clear(self) -> None:
-        super().clear()
+    def reset(self) -> None:
+        super().reset()
         self.last = self.last[:0]
 
-    def content(self) -> dict[str, Tensor]:
-        return {**super().content(), "last": self.last.clone()}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), "content.last": self.last.clone()}
 
-    def restore(self, content: dict[str, Tensor]) -> None:
-        self.last = content["last"].clone()
-        super().restore({name: tensor for name, tensor in content.items() if name != "last"})
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict({name: tensor for name, tensor in state.items() if name != "content.last"})
+        self.last = state["content.last"].clone()
 
     def memory_bytes(self) -> int:
         return super().memory_bytes() + 4 * int(self.keep) * self.classifier.num_classes

@@ -52,8 +52,8 @@ class TracingRecorder(Recorder):
 
 def kept_tensors(method: ramen.Method) -> list[Tensor]:
     """All tensors that a method keeps, at their addresses."""
-    places = [declared.place for declared in method._states.values()]
-    for memory in method.memories.values():
+    places = [declared.place for declared in method.state.tensors.values()]
+    for memory in method.state.memories.values():
         if isinstance(memory, Memory):
             places += [*memory._table.tensors.values(), *memory._index.values()]
         elif isinstance(memory, LowestEntropyMemory):

@@ -144,7 +144,7 @@ def test_a_replayed_stream_is_answered_like_any_other(parameters: dict) -> None:
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert sum(graph.replays for graph in recorder.graphs) > 30
     if parameters.get("fifo") != "float16":
-        assert method.records_steps
+        assert method._runner.records_steps(method)
         assert len(recorder.graphs) >= 3  # a new one for every size of the memory
     assert state["content.counts"].max() > (12 if parameters.get("fifo") != "float16" else 11)
 
@@ -274,7 +274,7 @@ def test_a_replayed_method_answers_like_any_other(name: str, parameters: dict, t
     """With unusable images among the others, over a reset and a restored state."""
     method, recorder = traced(name, tower, **parameters)
     plain = ramen.create(name, testing.small_classifier(tower), **parameters)
-    assert method.records_steps
+    assert method._runner.records_steps(method)
     images = stream(60)
     images[[20, 43], 0, 3, 3] = torch.nan
     both = method, plain
@@ -315,7 +315,7 @@ def test_a_batch_that_breaks_a_recordings_assumption_is_answered_without_it(name
 def test_the_passes_of_a_method_with_a_host_side_memory_are_recorded(name: str) -> None:
     method, recorder = traced(name, memory=3)
     plain = ramen.create(name, testing.small_classifier(), memory=3)
-    assert not method.records_steps
+    assert not method._runner.records_steps(method)
     for batch in stream(45).split(3):
         assert_same(*(m.predict(batch) for m in (method, plain)))
     states = method.state_dict(), plain.state_dict()
@@ -407,7 +407,7 @@ def test_warming_up_leaves_no_trace(name: str) -> None:
 
 
 def graphs_of(method: ramen.Method) -> dict:
-    assert method.records_steps
+    assert method._runner.records_steps(method)
     return dict(method._runner.recorded[False]._recordings)
 
 

@@ -48,8 +48,8 @@ def test_a_bad_image_leaves_no_trace(name: str, bad: float) -> None:
         assert a.fallback.nonzero().tolist() == [[2]]
         torch.testing.assert_close(a.logits[~a.fallback], b.logits, rtol=0, atol=1e-6)
         assert a.logits.isfinite().all()
-    for part, tensor in clean.content().items():
-        torch.testing.assert_close(spoiled.content()[part], tensor, rtol=0, atol=1e-6)
+    for part, tensor in clean.state.content().items():
+        torch.testing.assert_close(spoiled.state.content()[part], tensor, rtol=0, atol=1e-6)
     assert spoiled.images_refused == 5
 
 

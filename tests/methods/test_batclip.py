@@ -75,7 +75,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     method = ramen.create("batclip", clf, towers="image", **options)
     compare(oracle, method, stream(20, 6), 1e-6)
     assert len(set(oracle.classes)) > 1
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-4)
 
 
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:

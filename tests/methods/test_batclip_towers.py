@@ -75,9 +75,9 @@ def test_neither_tower_is_changed_and_reset_forgets_both() -> None:
     method = ramen.create("batclip", text_classifier("vit"), lr=1e-2)
     assert method.towers == "both"
     first, second = stream(2, 5)
-    base = method.content()["text_affine"]
+    base = method.state.content()["text_affine"]
     expected = [method.predict(images).logits for images in (first, second)]
-    content = method.content()
+    content = method.state.content()
     assert len(content["text_affine"]) == 2 * 32 * 3  # of one block's two norms and the last one
     assert not torch.equal(content["text_affine"], base)
     for name, value in clip.state_dict().items():

@@ -15,9 +15,15 @@ from ramen import testing
 from ramen.memory import plan as memory_plan
 from ramen.memory.codecs import CODECS
 from ramen.memory.plan import MemoryPlan
-from ramen.methods import _step_size
-from ramen.methods._choices import capacity_for, choose_memory, topk_for
-from ramen.methods._step_size import choose_step, noise_like_photographs, sensitivity
+from ramen.methods import _choices
+from ramen.methods._choices import (
+    capacity_for,
+    choose_memory,
+    choose_step,
+    noise_like_photographs,
+    sensitivity,
+    topk_for,
+)
 from ramen.utils.checks import parse_bytes
 
 VIT_B_16 = {"embedding_size": 512, "gradient_size": 39_936, "blocks": [768] * 52}
@@ -210,7 +216,7 @@ def test_an_encoder_that_does_not_react_takes_the_papers_step() -> None:
     module = TwoLayers(1.0)
     nn.init.zeros_(module.last.weight)
     nn.init.ones_(module.last.bias)
-    assert choose_step(classifier_of(module), (8, 8))[0] == _step_size.UNKNOWN
+    assert choose_step(classifier_of(module), (8, 8))[0] == _choices.UNKNOWN
 
 
 def test_the_step_is_the_same_in_every_precision() -> None:

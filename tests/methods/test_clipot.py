@@ -78,7 +78,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     clf = testing.small_classifier(tower_kind, dtype="float64")
     method = ramen.create("clipot", clf, **options)
     compare(oracle, method, stream(20, 6), 1e-5)
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-4)
 
 
 def test_equals_a_mutable_model_with_its_own_settings() -> None:

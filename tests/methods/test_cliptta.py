@@ -91,7 +91,7 @@ class Oracle(MutableModel):
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
     compare_answers(oracle, method, batches, 1e-6)
-    content = method.content()
+    content = method.state.content()
     assert content["labels"].tolist() == [item["label"] for item in oracle.memory]
     assert content["steps_taken"] == oracle.taken
     torch.testing.assert_close(content["images"], torch.stack([i["image"] for i in oracle.memory]))
@@ -114,7 +114,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     compare(oracle, method, stream(20, 4))
     assert oracle.replaced > 3
     assert oracle.refused > 3
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-4)
 
 
 @pytest.mark.parametrize(

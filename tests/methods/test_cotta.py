@@ -84,10 +84,10 @@ class Oracle:
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
     compare_answers(oracle, method, batches, 1e-6)
-    assert method.content()["seen"] == oracle.seen
+    assert method.state.content()["seen"] == oracle.seen
     for name, model in (("student", oracle.student), ("teacher", oracle.teacher)):
         flat = torch.cat([p.detach().flatten() for p in model.parameters.values()])
-        torch.testing.assert_close(method.content()[name], flat, rtol=0, atol=1e-6)
+        torch.testing.assert_close(method.state.content()[name], flat, rtol=0, atol=1e-6)
 
 
 QUICK = {"augmentations": 2, "nu": 0.1}
@@ -114,7 +114,7 @@ def test_equals_mutable_models(tower_kind: str, options: dict) -> None:
     assert oracle.sure > 3
     assert oracle.unsure > 3
     assert oracle.restored > 20
-    assert not torch.allclose(method.content()["teacher"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["teacher"], clf.encoder.base, atol=1e-3)
 
 
 def test_equals_mutable_models_with_the_statistics_of_the_batch() -> None:
@@ -135,10 +135,10 @@ def test_a_threshold_from_source_images() -> None:
     method.remember_source(images, batch_size=7)
     confidences = clf.logits(clf.encode(images)).softmax(1).amax(1)
     expected = torch.quantile(confidences.double(), 0.05) - 0.05
-    torch.testing.assert_close(method.content()["bound"], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(method.state.content()["bound"], expected, rtol=0, atol=1e-6)
     method.predict(images[:4])
     method.reset()
-    torch.testing.assert_close(method.content()["bound"], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(method.state.content()["bound"], expected, rtol=0, atol=1e-6)
     other = ramen.create("cotta", clf, augmentations=2)
     other.load_state_dict(method.state_dict())
     assert torch.equal(other.predict(images[:4]).logits, method.predict(images[:4]).logits)
@@ -150,8 +150,8 @@ def test_everything_can_be_forgotten() -> None:
     clf = testing.small_classifier()
     method = ramen.create("cotta", clf, lr=1e-2, threshold=1.0, augmentations=2, nu=0.5, forget=1.0)
     method.predict(stream(1)[0].float())
-    assert torch.equal(method.content()["student"], clf.encoder.base)
-    assert not torch.equal(method.content()["teacher"], clf.encoder.base)
+    assert torch.equal(method.state.content()["student"], clf.encoder.base)
+    assert not torch.equal(method.state.content()["teacher"], clf.encoder.base)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sign"])
@@ -162,7 +162,7 @@ def test_a_sure_stream_teaches_nothing(optimizer: str) -> None:
     for images in stream(3):
         method.predict(images.float())
     for name in ("student", "teacher"):
-        assert torch.equal(method.content()[name], clf.encoder.base)
+        assert torch.equal(method.state.content()[name], clf.encoder.base)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
@@ -174,12 +174,12 @@ def test_a_refused_image_leaves_no_trace(bad: float) -> None:
     for method in (with_bad, without):
         method.predict(stream(1, seed=1)[0].float())
         method.bound = method.bound * 0 + 0.1
-        method.store_states()
+        method.state.commit(vars(method))
     for images in (batch.float() for batch in stream(4)):
         spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
         some, every = with_bad.predict(spoiled), without.predict(images)
         assert some.fallback.tolist() == [False, False, True, False, False, False]
         torch.testing.assert_close(some.logits[~some.fallback], every.logits, rtol=0, atol=1e-3)
     torch.testing.assert_close(
-        with_bad.content()["teacher"], without.content()["teacher"], rtol=1e-3, atol=1e-4
+        with_bad.state.content()["teacher"], without.state.content()["teacher"], rtol=1e-3, atol=1e-4
     )

@@ -93,7 +93,7 @@ class Oracle(MutableModel):
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
     compare_answers(oracle, method, batches, 1e-7)
-    assert method.content()["seen"] == oracle.seen
+    assert method.state.content()["seen"] == oracle.seen
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     compare(oracle, method, stream(20, 8))
     assert sum(0 < first < 8 for first, _ in oracle.kept) > 5
     assert sum(0 < second < first for first, second in oracle.kept) > 5
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 def test_equals_a_mutable_model_with_its_own_settings(tower_kind: str) -> None:
@@ -132,7 +132,7 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
     clf = testing.small_classifier("resnet", dtype="float64")
     method = ramen.create("deyo", clf, **LOOSE, statistics="batch")
     compare(oracle, method, stream(20, 8))
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 def test_one_image_at_a_time_equals_a_mutable_model() -> None:
@@ -148,7 +148,7 @@ def test_only_lower_layers_move(tower_kind: str) -> None:
     method = ramen.create("deyo", clf, **LOOSE)
     for images in stream(4, 8):
         method.predict(images.float())
-    affine, frozen = method.content()["affine"], ("transformer.", "ln_post", "layer4.")
+    affine, frozen = method.state.content()["affine"], ("transformer.", "ln_post", "layer4.")
     for piece in clf.encoder.layout:
         part = slice(piece.start, piece.stop)
         assert torch.equal(affine[part], clf.encoder.base[part]) == piece.layer.startswith(frozen)
@@ -161,12 +161,12 @@ def test_nothing_kept_nothing_changes(settings: dict) -> None:
     moved, method = ramen.create("deyo", clf, **LOOSE), ramen.create("deyo", clf, **{**LOOSE, **settings})
     first, second = (batch.float() for batch in stream(2, 8))
     moved.predict(first)
-    before = moved.content()
+    before = moved.state.content()
     assert before["velocity"].norm() > 0
     method.load_state_dict(moved.state_dict())
     method.predict(second)
-    assert method.content().pop("seen") == 16
-    assert all(torch.equal(before[name], method.content()[name]) for name in ("affine", "velocity"))
+    assert method.state.content().pop("seen") == 16
+    assert all(torch.equal(before[name], method.state.content()[name]) for name in ("affine", "velocity"))
 
 
 def test_an_image_without_an_object_is_dropped() -> None:
@@ -178,5 +178,5 @@ def test_an_image_without_an_object_is_dropped() -> None:
     )
     for method in (kept, dropped):
         method.predict(plain)
-    assert not torch.equal(kept.content()["affine"], clf.encoder.base)
-    assert torch.equal(dropped.content()["affine"], clf.encoder.base)
+    assert not torch.equal(kept.state.content()["affine"], clf.encoder.base)
+    assert torch.equal(dropped.state.content()["affine"], clf.encoder.base)

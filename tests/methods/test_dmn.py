@@ -57,7 +57,7 @@ def test_equals_the_published_algorithm(tower_kind: str, alpha: float, beta: flo
         assert torch.equal(out.labels, score.argmax(1))
     held = [len(slots) for slots in oracle.slots]
     assert sum(count == capacity for count in held) >= (1 if capacity == 50 else 3)  # full, and replacing
-    assert method.content()["counts"].tolist() == held
+    assert method.state.content()["counts"].tolist() == held
 
 
 def test_a_table_of_insertions() -> None:
@@ -85,8 +85,8 @@ def test_a_table_of_insertions() -> None:
     method = ramen.create("dmn", clf, capacity=2)
     for image, expected in table:
         method.predict(images[image][None])
-        count = method.content()["counts"][common]
-        held = method.content()["entropies"][common][:count]
+        count = method.state.content()["counts"][common]
+        held = method.state.content()["entropies"][common][:count]
         torch.testing.assert_close(held, entropies[expected], rtol=0, atol=1e-9)
 
 

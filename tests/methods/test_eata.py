@@ -88,7 +88,7 @@ class Oracle(MutableModel):
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
     compare_answers(oracle, method, batches, 1e-7)
     if oracle.current is not None:
-        torch.testing.assert_close(method.content()["probabilities"], oracle.current, rtol=0, atol=1e-8)
+        torch.testing.assert_close(method.state.content()["probabilities"], oracle.current, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     compare(oracle, method, stream(20, 8))
     assert sum(0 < first < 8 for first, _ in oracle.kept) > 5
     assert sum(0 < both < first for first, both in oracle.kept) > 5
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 def test_equals_a_mutable_model_with_its_own_settings(tower_kind: str) -> None:
@@ -126,7 +126,7 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
     clf = testing.small_classifier("resnet", dtype="float64")
     method = ramen.create("eata", clf, **LOOSE, statistics="batch")
     compare(oracle, method, stream(20, 8))
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 # -- source images ----------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_equals_a_mutable_model_with_source_images(tower_kind: str) -> None:
     method = ramen.create("eata", testing.small_classifier(tower_kind, dtype="float64"), **settings)
     method.remember_source(source, batch_size=8)
     importance = torch.cat([value.flatten() for value in oracle.importance.values()])
-    torch.testing.assert_close(method.content()["importance"], importance, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(method.state.content()["importance"], importance, rtol=1e-8, atol=1e-12)
     compare(oracle, method, stream(20, 8))
 
 
@@ -150,9 +150,9 @@ def test_source_images_hold_parameters_back() -> None:
     held.remember_source(torch.cat(stream(4, seed=7)).float())
     for images in (batch.float() for batch in stream(20, 8)):
         held.predict(images), free.predict(images)
-    importance = held.content()["importance"]
+    importance = held.state.content()["importance"]
     near, far = (
-        (importance * (method.content()["affine"] - clf.encoder.base).square()).sum()
+        (importance * (method.state.content()["affine"] - clf.encoder.base).square()).sum()
         for method in (held, free)
     )
     assert 0 < near < 0.8 * far
@@ -163,16 +163,16 @@ def test_a_reset_keeps_what_the_source_images_have_taught() -> None:
     source, *batches = (batch.float() for batch in stream(4, 8))
     method = ramen.create("eata", clf, **LOOSE, reset_every=2)
     method.remember_source(source)
-    importance = method.content()["importance"]
+    importance = method.state.content()["importance"]
     assert importance.max() > 0
     first = [method.predict(images).logits for images in batches]
-    assert torch.equal(method.content()["importance"], importance)
+    assert torch.equal(method.state.content()["importance"], importance)
     method.reset()
-    assert torch.equal(method.content()["importance"], importance)
+    assert torch.equal(method.state.content()["importance"], importance)
     assert all(torch.equal(method.predict(x).logits, y) for x, y in zip(batches, first, strict=True))
     resumed = ramen.create("eata", clf, **LOOSE, reset_every=2)
     resumed.load_state_dict(method.state_dict())
-    assert torch.equal(resumed.content()["importance"], importance)
+    assert torch.equal(resumed.state.content()["importance"], importance)
 
 
 def test_source_images_that_are_not_finite_teach_nothing() -> None:
@@ -183,7 +183,7 @@ def test_source_images_that_are_not_finite_teach_nothing() -> None:
     clean.remember_source(source)
     other.remember_source(spoiled)
     torch.testing.assert_close(
-        other.content()["importance"], clean.content()["importance"], rtol=1e-3, atol=1e-6
+        other.state.content()["importance"], clean.state.content()["importance"], rtol=1e-3, atol=1e-6
     )
 
 
@@ -209,12 +209,12 @@ def test_nothing_kept_nothing_changes() -> None:
     method = ramen.create("eata", clf, **{**LOOSE, "redundancy": 1e-6})
     first, *others = (batch.float() for batch in stream(4, 8))
     method.predict(first)  # there is nothing yet that an image could be like
-    before = method.content()
+    before = method.state.content()
     assert before["started"]
     assert not torch.equal(before["affine"], clf.encoder.base)
     for images in others:
         method.predict(images)
-    assert all(torch.equal(before[name], tensor) for name, tensor in method.content().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in method.state.content().items())
 
 
 def test_no_confident_image_no_start() -> None:
@@ -222,8 +222,8 @@ def test_no_confident_image_no_start() -> None:
     method = ramen.create("eata", clf, margin=0.0)
     for images in stream(2):
         method.predict(images.float())
-    assert torch.equal(method.content()["affine"], clf.encoder.base)
-    assert not method.content()["started"]
+    assert torch.equal(method.state.content()["affine"], clf.encoder.base)
+    assert not method.state.content()["started"]
 
 
 def test_one_image_at_a_time_equals_a_mutable_model() -> None:
@@ -241,7 +241,7 @@ def test_the_first_mean_of_probabilities_is_that_of_the_kept_images() -> None:
     p = logits.softmax(1)
     kept = -(p * p.log()).sum(1) < 0.35 * math.log(CLASSES)
     assert 0 < kept.sum() < 8
-    torch.testing.assert_close(method.content()["probabilities"], p[kept].mean(0))
+    torch.testing.assert_close(method.state.content()["probabilities"], p[kept].mean(0))
 
 
 def test_a_class_that_was_never_predicted_has_a_finite_weight() -> None:
@@ -252,7 +252,7 @@ def test_a_class_that_was_never_predicted_has_a_finite_weight() -> None:
     method.load_state_dict({**state, "content.frequencies": torch.tensor([1.0, 0, 0, 0, 0])})
     for images in stream(2, 8):
         method.predict(images.float())
-    content = method.content()
+    content = method.state.content()
     assert not torch.equal(content["affine"], state["content.affine"])
     assert all(tensor.isfinite().all() for tensor in content.values())
 
@@ -260,11 +260,11 @@ def test_a_class_that_was_never_predicted_has_a_finite_weight() -> None:
 def test_full_resets_come_after_batches_with_a_usable_image() -> None:
     clf = testing.small_classifier()
     method = ramen.create("eata", clf, **LOOSE, reset_every=3, class_balance=0.5)
-    fresh = method.content()
+    fresh = method.state.content()
     images = stream(1, 8)[0].float()
     method.predict(images), method.predict(torch.full_like(images, torch.nan)), method.predict(images)
-    assert method.content()["batches"] == 2
-    assert method.content()["started"]
-    assert not torch.equal(method.content()["frequencies"], fresh["frequencies"])
+    assert method.state.content()["batches"] == 2
+    assert method.state.content()["started"]
+    assert not torch.equal(method.state.content()["frequencies"], fresh["frequencies"])
     method.predict(images)
-    assert all(torch.equal(fresh[name], tensor) for name, tensor in method.content().items())
+    assert all(torch.equal(fresh[name], tensor) for name, tensor in method.state.content().items())

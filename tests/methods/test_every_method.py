@@ -54,20 +54,20 @@ def test_a_refused_image_leaves_no_trace(name: str, settings: dict, bad: float) 
     """
     clf = testing.small_classifier(dtype="float64")
     with_bad, without = (ramen.create(name, clf, **settings) for _ in range(2))
-    fresh = without.content()
+    fresh = without.state.content()
     for images in stream(4):
         spoiled = torch.cat([images[:2], torch.full_like(images[:1], bad), images[2:]])
         some, every = with_bad.predict(spoiled), without.predict(images)
         assert some.fallback.tolist() == [False, False, True, False, False, False]
         torch.testing.assert_close(some.logits[~some.fallback], every.logits, rtol=0, atol=1e-6)
-    learned = without.content()
+    learned = without.state.content()
     both = learned.keys() & fresh.keys()
     assert not learned or not all(torch.equal(learned[part], fresh[part]) for part in both)
-    kept = with_bad.content()
+    kept = with_bad.state.content()
     for part, tensor in learned.items():
         torch.testing.assert_close(kept[part], tensor, rtol=1e-6, atol=1e-6)
     assert with_bad.predict(torch.full_like(images, bad)).fallback.all()
-    for part, tensor in with_bad.content().items():
+    for part, tensor in with_bad.state.content().items():
         torch.testing.assert_close(tensor, kept[part], rtol=0, atol=1e-12)
 
 
@@ -92,7 +92,7 @@ def test_another_seed_draws_otherwise(name: str, settings: dict) -> None:
     for seed in (0, 1):
         method = ramen.create(name, clf, **settings, seed=seed)
         answers = [method.predict(images.float()).logits for images in stream(6)]
-        found.append([*answers, *method.content().values()])
+        found.append([*answers, *method.state.content().values()])
     assert not all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
@@ -139,7 +139,9 @@ def test_what_is_learned_in_half_precision_is_kept_in_fp32(name: str) -> None:
     """But for whole images and the rows of Ramen's memory."""
     method = ramen.create(name, testing.small_classifier(dtype="bfloat16"), **FEWER_STEPS.get(name, {}))
     method.predict(stream(1)[0].float())
-    kept = {part: tensor.dtype for part, tensor in method.content().items() if tensor.is_floating_point()}
+    kept = {
+        part: tensor.dtype for part, tensor in method.state.content().items() if tensor.is_floating_point()
+    }
     half = {part for part, dtype in kept.items() if dtype.itemsize < 4}
     assert half <= {"images", "gradients", "embeddings"}, kept
 

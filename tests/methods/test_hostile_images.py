@@ -77,6 +77,6 @@ def test_hostile_images_leave_no_trace(parameters: dict) -> None:
     assert injected > 0.15 * IMAGES
     assert method.images_refused == injected == len(refused_tags)
     assert method.images_seen == IMAGES
-    stored = {name: tensor for name, tensor in method.content().items() if tensor.is_floating_point()}
+    stored = {name: tensor for name, tensor in method.state.content().items() if tensor.is_floating_point()}
     assert stored
     assert all(tensor.isfinite().all() for tensor in stored.values())

@@ -18,7 +18,7 @@ def test_a_step_that_overflows_is_answered_zero_shot(name: str, tower_kind: str)
     assert out.fallback.all()
     assert torch.equal(out.logits, out.zero_shot_logits)
     assert out.logits.isfinite().all()
-    assert all(tensor.isfinite().all() for tensor in method.content().values())
+    assert all(tensor.isfinite().all() for tensor in method.state.content().values())
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -67,7 +67,7 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
         out = method.predict(images)
         torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-5)
         assert not torch.allclose(out.logits, out.zero_shot_logits, atol=1e-2)
-    content = method.content()
+    content = method.state.content()
     assert content["batches"] == 24
     gradients = torch.stack([torch.cat([g.flatten() for g in batch]) for batch in oracle.gradients])
     torch.testing.assert_close(content["gradient"], gradients.mean(0), rtol=0, atol=1e-10)
@@ -128,7 +128,7 @@ def test_a_stream_of_one_class_has_nothing_to_be_pulled_apart(tower_kind: str) -
     for batch in images[:6].split(3):
         out = method.predict(batch)
         torch.testing.assert_close(out.logits, out.zero_shot_logits, rtol=0, atol=1e-5)
-    assert method.content()["gradient"].eq(0).all()
+    assert method.state.content()["gradient"].eq(0).all()
 
 
 def test_a_batch_of_one_class_in_a_stream_of_several() -> None:
@@ -137,7 +137,7 @@ def test_a_batch_of_one_class_in_a_stream_of_several() -> None:
     oracle, method = OrdinaryMint("vit"), ramen.create("mint", clf)
     for batch in (groups[0][:3], groups[1][:3], groups[0][:1]):
         torch.testing.assert_close(method.predict(batch).logits, oracle.predict(batch), rtol=0, atol=1e-5)
-    assert method.content()["gradient"].abs().max() > 0
+    assert method.state.content()["gradient"].abs().max() > 0
 
 
 def test_a_class_that_was_never_predicted_keeps_its_text_embedding() -> None:
@@ -146,9 +146,9 @@ def test_a_class_that_was_never_predicted_keeps_its_text_embedding() -> None:
     images = next(x for x in images_by_class(clf).values() if len(x) >= 2)[:2].double()
     for _ in range(3):
         out = method.predict(images)
-    seen = method.content()["after_counts"] > 0
+    seen = method.state.content()["after_counts"] > 0
     assert seen.sum() == 1
-    assert method.content()["after_counts"].sum() == 6
+    assert method.state.content()["after_counts"].sum() == 6
     # one class alone gives no gradient: the embeddings are those of the pretrained weights
     torch.testing.assert_close(out.logits[:, ~seen], out.zero_shot_logits[:, ~seen], rtol=0, atol=1e-9)
     mean = clf.encode(images).mean(0)

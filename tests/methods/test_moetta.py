@@ -68,7 +68,7 @@ class Oracle(MutableModel):
     ) -> None:
         super().__init__(kind)
         self.experts, self.margin, self.weight, self.lr = experts, margin, balance, lr
-        start, place = method.content()["mixture"], 0
+        start, place = method.state.content()["mixture"], 0
         norms = [
             (name, layer)
             for name, layer in self.model.named_modules()
@@ -120,8 +120,10 @@ class Oracle(MutableModel):
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
     compare_answers(oracle, method, batches, 1e-6)
-    torch.testing.assert_close(method.content()["mixture"], oracle.flat(), rtol=0, atol=1e-6)
-    assert method.content()["mean_entropy"].item() == pytest.approx(sum(oracle.means) / len(oracle.means))
+    torch.testing.assert_close(method.state.content()["mixture"], oracle.flat(), rtol=0, atol=1e-6)
+    assert method.state.content()["mean_entropy"].item() == pytest.approx(
+        sum(oracle.means) / len(oracle.means)
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,14 +139,14 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     settings = {**QUICK, **options}
     clf = testing.small_classifier(tower_kind, dtype="float64")
     method = ramen.create("moetta", clf, **settings)
-    start = method.content()["mixture"]
+    start = method.state.content()["mixture"]
     settings.pop("seed", None)
     oracle = Oracle(tower_kind, method, **settings)
     compare(oracle, method, stream(20, 4))
     assert sum(0 < kept < 4 for kept in oracle.kept) > 10
     used = [set(mixture.chosen) for mixture in oracle.mixtures]
     assert max(map(len, used)) > 1  # images of one batch have different experts
-    assert not torch.allclose(method.content()["mixture"], start, atol=1e-3)
+    assert not torch.allclose(method.state.content()["mixture"], start, atol=1e-3)
 
 
 def test_equals_a_mutable_model_with_its_own_settings() -> None:

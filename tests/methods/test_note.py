@@ -54,9 +54,9 @@ def test_equals_a_mutable_model(tower_kind: str, memory: int, seed: int) -> None
     if memory < 100:  # all the reservoir's rules have been used
         assert oracle.dropped > 3
         assert oracle.balanced > 3
-    assert method.content()["labels"].tolist() == [label for _, label in oracle.memory.values()]
-    assert torch.equal(method.content()["images"], oracle.images())
-    assert method.content()["seen"].tolist() == oracle.lists.counts
+    assert method.state.content()["labels"].tolist() == [label for _, label in oracle.memory.values()]
+    assert torch.equal(method.state.content()["images"], oracle.images())
+    assert method.state.content()["seen"].tolist() == oracle.lists.counts
 
 
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 2e-3), ("adam", 2e-3)])
@@ -84,7 +84,7 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
         out = method.predict(images)
         torch.testing.assert_close(out.logits, oracle.predict(images), rtol=0, atol=1e-8)
     assert not torch.allclose(out.logits, out.zero_shot_logits, atol=0.1)
-    assert torch.equal(method.content()["images"], oracle.images())
+    assert torch.equal(method.state.content()["images"], oracle.images())
 
 
 def test_a_memory_that_is_not_yet_full_is_trained_on_as_it_is() -> None:
@@ -93,8 +93,10 @@ def test_a_memory_that_is_not_yet_full_is_trained_on_as_it_is() -> None:
     note, tent = ramen.create("note", clf, lr=1e-2), ramen.create("tent", clf, lr=1e-2)
     first = stream(1)[0]
     note.predict(first), tent.predict(first)
-    torch.testing.assert_close(note.content()["affine"], tent.content()["affine"], rtol=0, atol=1e-12)
-    assert len(note.content()["images"]) == 5
+    torch.testing.assert_close(
+        note.state.content()["affine"], tent.state.content()["affine"], rtol=0, atol=1e-12
+    )
+    assert len(note.state.content()["images"]) == 5
 
 
 def test_what_is_kept_does_not_depend_on_how_the_stream_is_cut() -> None:
@@ -104,7 +106,7 @@ def test_what_is_kept_does_not_depend_on_how_the_stream_is_cut() -> None:
         method = ramen.create("note", clf, lr=0.0, memory=6)
         for batch in images.split(size):
             method.predict(batch)
-        contents.append(method.content())
+        contents.append(method.state.content())
     for other in contents[1:]:
         assert torch.equal(other["images"], contents[0]["images"])
         assert torch.equal(other["seen"], contents[0]["seen"])
@@ -113,8 +115,8 @@ def test_what_is_kept_does_not_depend_on_how_the_stream_is_cut() -> None:
 def test_half_precision_images_are_stored_in_the_encoders_type() -> None:
     method = ramen.create("note", testing.small_classifier(dtype="bfloat16"), memory=4)
     method.predict(stream(1)[0].float())
-    assert method.content()["images"].dtype == torch.bfloat16
-    assert method.content()["affine"].dtype == torch.float32
+    assert method.state.content()["images"].dtype == torch.bfloat16
+    assert method.state.content()["affine"].dtype == torch.float32
 
 
 class AnySize(nn.Module):
@@ -137,13 +139,13 @@ def test_an_encoder_without_an_image_size() -> None:
     fresh = method.state_dict()
     method.predict(torch.randn(5, 3, 9, 9))
     assert method.memory_bytes() == affine + 8 * (4 + 3) + 4 * 3 * 81 * 4
-    before = method.content()
+    before = method.state.content()
     with pytest.raises(ValueError, match="images"):
         method.predict(torch.randn(5, 3, 8, 9))
     assert method.images_seen == 5
-    assert all(torch.equal(before[name], tensor) for name, tensor in method.content().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in method.state.content().items())
     resumed = ramen.create("note", clf, memory=4)
     resumed.load_state_dict(method.state_dict())
-    assert torch.equal(resumed.content()["images"], before["images"])
+    assert torch.equal(resumed.state.content()["images"], before["images"])
     method.load_state_dict(fresh)
     method.predict(torch.randn(2, 3, 8, 9))  # an empty memory takes any size

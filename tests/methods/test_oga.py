@@ -77,7 +77,7 @@ def test_equals_the_published_algorithm(capacity: int, divide_by: str, tower_kin
         expected = torch.from_numpy(oracle.answer(tower_features(tower_kind, images).numpy()))
         out = method.predict(images).logits.softmax(1)
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-9)
-    assert method.content()["counts"].tolist() == list(map(len, oracle.slots))
+    assert method.state.content()["counts"].tolist() == list(map(len, oracle.slots))
     assert oracle.regularised is {1: None, 8: True, 60: False}[capacity]
 
 
@@ -134,5 +134,5 @@ def test_a_step_is_recorded_unless_the_host_may_have_to_choose_the_inverse() -> 
     clf = testing.small_classifier()
     width = clf.class_embeddings.shape[1]
     most = 4 * width // 5
-    assert ramen.create("oga", clf, capacity=most).records_steps
-    assert not ramen.create("oga", clf, capacity=most + 1).records_steps
+    assert ramen.create("oga", clf, capacity=most).recordable
+    assert not ramen.create("oga", clf, capacity=most + 1).recordable

@@ -63,7 +63,7 @@ def test_steps_equal_torchs(name, own, kind, theirs) -> None:
         optimizer.step()
         before = weights.affine.clone()
         weights.step(gradient)
-        method.store_states()
+        method.state.commit(vars(method))
         assert not torch.equal(weights.affine, before)
         torch.testing.assert_close(weights.affine, parameter.detach(), rtol=0, atol=1e-12)
 
@@ -76,7 +76,7 @@ def test_momentum_is_that_of_sgd_alone(name) -> None:
     for gradient in gradients(3, len(method.classifier.encoder.base)):
         for stepped in (weights, expected):
             stepped.step(gradient)
-    assert method.content().keys() == other.content().keys()
+    assert method.state.content().keys() == other.state.content().keys()
     assert torch.equal(weights.affine, expected.affine)
 
 
@@ -84,8 +84,8 @@ def test_weights_have_the_name_that_a_method_gives_them() -> None:
     method = Stepping(testing.small_classifier())
     weights = OnlineWeights(method, "sgd", 0.1, momentum=0.9, name="pupil", prefix="slow_")
     weights.step(torch.ones_like(weights.affine))
-    method.store_states()
-    assert method.content().keys() == {"slow_pupil", "slow_velocity"}
+    method.state.commit(vars(method))
+    assert method.state.content().keys() == {"slow_pupil", "slow_velocity"}
 
 
 def test_signed_steps() -> None:
@@ -109,27 +109,27 @@ def test_a_step_that_is_not_taken_leaves_no_trace(name, settings) -> None:
     yes, no = torch.tensor(True), torch.tensor(False)
     for gradient, taken in ((first, yes), (ignored, no), (second, yes)):
         weights.step(gradient, taken)
-        method.store_states()
+        method.state.commit(vars(method))
     for gradient in (first, second):
         expected.step(gradient)
-        other.store_states()
-    for key, value in other.content().items():
-        assert torch.equal(method.content()[key], value), key
+        other.state.commit(vars(other))
+    for key, value in other.state.content().items():
+        assert torch.equal(method.state.content()[key], value), key
 
 
 @pytest.mark.parametrize(("name", "settings"), [("sgd", {"momentum": 0.9}), ("adam", {})])
 def test_a_restart_equals_a_fresh_start(name, settings) -> None:
     method, weights = weights_of(name, lr=0.1, **settings)
-    fresh = method.content()
+    fresh = method.state.content()
     weights.step(gradients(1, len(method.classifier.encoder.base))[0])
-    method.store_states()
-    moved = method.content()
+    method.state.commit(vars(method))
+    moved = method.state.content()
     weights.restart(torch.tensor(False))
-    method.store_states()
-    assert all(torch.equal(value, moved[key]) for key, value in method.content().items())
+    method.state.commit(vars(method))
+    assert all(torch.equal(value, moved[key]) for key, value in method.state.content().items())
     weights.restart(torch.tensor(True))
-    method.store_states()
-    assert all(torch.equal(value, fresh[key]) for key, value in method.content().items())
+    method.state.commit(vars(method))
+    assert all(torch.equal(value, fresh[key]) for key, value in method.state.content().items())
 
 
 @pytest.mark.parametrize("name", ["sign", "sgd", "adam", "adamw"])

@@ -97,7 +97,6 @@ def test_a_field_is_checked_saved_and_inherited() -> None:
     assert (method.lr, method.rounds, method.words, method.made_of) == (0.5, 2, None, 7)
     assert "about 5 classes" in method.parameters.why["rounds"]
     assert {"memory", "statistics", "optimizer"} == set(Fielded.state_parameters)
-    assert Fielded.later_parameters == {"memory": 3, "optimizer": "sign"}
     for name, value, error in (
         ("lr", 0, ValueError),
         ("lr", 1, ValueError),

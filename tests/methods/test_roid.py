@@ -106,8 +106,8 @@ class Oracle(MutableModel):
 
 def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor]) -> None:
     compare_answers(oracle, method, batches, 1e-7)
-    torch.testing.assert_close(method.content()["probabilities"], oracle.q, rtol=0, atol=1e-10)
-    assert method.content()["seen"] == oracle.seen
+    torch.testing.assert_close(method.state.content()["probabilities"], oracle.q, rtol=0, atol=1e-10)
+    assert method.state.content()["seen"] == oracle.seen
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_equals_a_mutable_model(tower_kind: str, options: dict) -> None:
     oracle = Oracle(tower_kind, method, **options)
     compare(oracle, method, stream(20, 7))
     assert sum(1 < kept < 7 for kept in oracle.kept) > 10
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-4)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-4)
     if "filter" in options:
         # So small an encoder has so little noise that hidden weights only drift; see the test of the filter.
-        assert 0 < float(method.content()["variance"]) == pytest.approx(oracle.variance, rel=1e-6)
+        assert 0 < float(method.state.content()["variance"]) == pytest.approx(oracle.variance, rel=1e-6)
 
 
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
@@ -157,9 +157,11 @@ def test_images_that_are_alike_all_count() -> None:
     several, one = (ramen.create("roid", clf, lr=1e-2, prior="off") for _ in range(2))
     several.predict(image.repeat(3, 1, 1, 1))
     one.predict(image)
-    moved = one.content()["affine"] - clf.encoder.base
+    moved = one.state.content()["affine"] - clf.encoder.base
     assert moved.norm() > 1e-5
-    torch.testing.assert_close(several.content()["affine"] - clf.encoder.base, moved, rtol=1e-2, atol=1e-6)
+    torch.testing.assert_close(
+        several.state.content()["affine"] - clf.encoder.base, moved, rtol=1e-2, atol=1e-6
+    )
 
 
 def test_the_filter_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_the_filter_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     images = stream(1)[0]
     method.predict(images)
     stays = 0.995 / (0.005 + 0.995)
-    found = method.content()
+    found = method.state.content()
     ones = torch.ones(size, dtype=torch.float64)
     torch.testing.assert_close(found["hidden"] - clf.encoder.base, (1 - stays) * ones, rtol=0, atol=1e-9)
     weights = (0.99 + 0.01 * (1 - stays)) * ones
@@ -182,7 +184,7 @@ def test_the_filter_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(found["variance"]) == pytest.approx(stays * 0.005)
     for _ in range(60):
         method.predict(images)
-    variance = float(method.content()["variance"])
+    variance = float(method.state.content()["variance"])
     next_variance = 0.99**2 * variance + 0.005
     stays = max(0.995 / (next_variance + 0.995), 0.89)
     assert variance == pytest.approx(stays * next_variance, rel=1e-3)  # it has settled

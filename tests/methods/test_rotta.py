@@ -108,10 +108,10 @@ def test_equals_two_mutable_models_with_robust_statistics(memory: int, interval:
         torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-7)
     assert oracle.updates == 105 // interval
     for name, layers in oracle.layers.items():
-        found = method.content()[f"{name}_statistics"]
+        found = method.state.content()[f"{name}_statistics"]
         torch.testing.assert_close(found, stacked(layers), rtol=0, atol=1e-8)
         assert not torch.allclose(found, clf.encoder.base_statistics, atol=0.1)
-    assert not torch.allclose(*(method.content()[f"{n}_statistics"] for n in oracle.layers), atol=0.01)
+    assert not torch.allclose(*(method.state.content()[f"{n}_statistics"] for n in oracle.layers), atol=0.01)
 
 
 def test_an_image_that_overflows_by_now_is_kept_out_of_the_statistics() -> None:
@@ -128,7 +128,7 @@ def test_an_image_that_overflows_by_now_is_kept_out_of_the_statistics() -> None:
     method.load_state_dict(state)
     oracle.predict(more[:1]), method.predict(more[:1])
     for name, model in (("student", oracle.student), ("teacher", oracle.teacher)):
-        content = method.content()
+        content = method.state.content()
         flat = torch.cat([p.detach().flatten() for p in model.parameters.values()])
         torch.testing.assert_close(content[name], flat, rtol=0, atol=1e-9)
         torch.testing.assert_close(content[f"{name}_statistics"], stacked(oracle.layers[name]))
@@ -158,7 +158,7 @@ def test_equals_two_mutable_models(tower_kind: str, memory: int, interval: int, 
     assert oracle.updates == 21 * batch // interval
     assert oracle.refused > 3
     assert oracle.replaced > 3
-    content = method.content()
+    content = method.state.content()
     for name, model in (("student", oracle.student), ("teacher", oracle.teacher)):
         flat = torch.cat([p.detach().flatten() for p in model.parameters.values()])
         torch.testing.assert_close(content[name], flat, rtol=0, atol=1e-9)
@@ -205,7 +205,7 @@ def test_a_memory_smaller_than_the_number_of_classes_holds_one_of_a_class() -> N
     method = ramen.create("rotta", clf, memory=4)
     for images in stream(10):
         method.predict(images.float())
-    labels = method.content()["labels"].tolist()
+    labels = method.state.content()["labels"].tolist()
     assert len(labels) == len(set(labels)) == 4
 
 
@@ -214,18 +214,18 @@ def test_a_batch_is_predicted_before_the_updates_within_it() -> None:
     method = ramen.create("rotta", clf, memory=2, nu=1.0)
     out = method.predict(stream(1, 9)[0])
     torch.testing.assert_close(out.logits, out.zero_shot_logits)
-    assert not torch.allclose(method.content()["teacher"], clf.encoder.base, atol=1e-2)
+    assert not torch.allclose(method.state.content()["teacher"], clf.encoder.base, atol=1e-2)
 
 
 def test_the_teacher_stays_between_updates() -> None:
     clf = testing.small_classifier()
     method = ramen.create("rotta", clf, memory=64)
     for images in stream(12):
-        assert torch.equal(method.content()["teacher"], clf.encoder.base)
+        assert torch.equal(method.state.content()["teacher"], clf.encoder.base)
         method.predict(images.float())
-    assert torch.equal(method.content()["student"], clf.encoder.base)  # 60 images
+    assert torch.equal(method.state.content()["student"], clf.encoder.base)  # 60 images
     method.predict(stream(1)[0].float())
-    assert not torch.equal(method.content()["student"], clf.encoder.base)
+    assert not torch.equal(method.state.content()["student"], clf.encoder.base)
 
 
 def test_each_update_draws_anew() -> None:
@@ -243,7 +243,7 @@ def test_an_image_that_overflows_by_now_does_not_cancel_the_step() -> None:
     state["content.images"][2] = 1e38
     method.load_state_dict(state)
     method.predict(stream(1)[0][:1].float())
-    moved = (method.content()["student"] != clf.encoder.base).float().mean()
+    moved = (method.state.content()["student"] != clf.encoder.base).float().mean()
     assert moved > 0.9
 
 
@@ -263,8 +263,8 @@ def test_mean_and_std_can_be_given() -> None:
     for images in batches:
         for method in (by_name, by_hand, other):
             method.predict(images)
-    assert torch.equal(by_name.content()["student"], by_hand.content()["student"])
-    assert not torch.equal(by_name.content()["student"], other.content()["student"])
+    assert torch.equal(by_name.state.content()["student"], by_hand.state.content()["student"])
+    assert not torch.equal(by_name.state.content()["student"], other.state.content()["student"])
 
 
 # -- the rest ---------------------------------------------------------------------------------------

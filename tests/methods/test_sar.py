@@ -78,7 +78,7 @@ def compare(oracle: Oracle, method: ramen.Method, batches: list[Tensor], atol: f
             out.logits, oracle.predict(images), rtol=0, atol=atol, msg=lambda m, i=index: f"batch {i}: {m}"
         )
         assert method.resets == oracle.resets
-        content = method.content()
+        content = method.state.content()
         assert content["started"].item() == (oracle.average is not None)
         if oracle.average is not None:
             assert content["average"].item() == pytest.approx(oracle.average, abs=1e-7)
@@ -93,7 +93,7 @@ def test_equals_a_mutable_model(tower_kind: str) -> None:
     compare(oracle, method, stream(24, 8))
     assert sum(0 < first < 8 for first, _ in oracle.sizes) > 15
     assert any(second < first for first, second in oracle.sizes)
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
@@ -106,7 +106,7 @@ def test_equals_a_mutable_model_with_the_statistics_of_the_batch() -> None:
     compare(oracle, method, [*stream(22, 8), *stream(1, 2)])
     assert sum(0 < first < 8 for first, _ in oracle.sizes) > 10
     assert any(second < first for first, second in oracle.sizes)
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 def test_equals_a_mutable_model_with_its_own_settings(tower_kind: str) -> None:
@@ -133,7 +133,7 @@ def test_equals_a_mutable_model_with_other_optimizers_and_losses(
     compare(oracle, method, stream(20, 8), atol=1e-5)
     assert sum(0 < first < 8 for first, _ in oracle.sizes) > 7
     assert any(second < first for first, second in oracle.sizes)
-    assert not torch.allclose(method.content()["affine"], clf.encoder.base, atol=1e-3)
+    assert not torch.allclose(method.state.content()["affine"], clf.encoder.base, atol=1e-3)
 
 
 def test_recovery_restarts_the_optimizer() -> None:
@@ -170,11 +170,11 @@ def test_a_kept_average_resets_again_and_a_cleared_one_starts_anew() -> None:
             out = method.predict(images)
             torch.testing.assert_close(out.logits, out.zero_shot_logits)  # reset after every batch
             assert method.resets == number
-            assert torch.equal(method.content()["affine"], clf.encoder.base)
-    assert kept.content()["started"]
-    assert kept.content()["average"] > 0
-    assert not cleared.content()["started"]
-    assert cleared.content()["average"] == 0
+            assert torch.equal(method.state.content()["affine"], clf.encoder.base)
+    assert kept.state.content()["started"]
+    assert kept.state.content()["average"] > 0
+    assert not cleared.state.content()["started"]
+    assert cleared.state.content()["average"] == 0
 
 
 def test_no_confident_image_no_change(tower_kind: str) -> None:
@@ -182,8 +182,8 @@ def test_no_confident_image_no_change(tower_kind: str) -> None:
     method = ramen.create("sar", clf, lr=1e-2, margin=0.0)
     for images in stream(3):
         method.predict(images.float())
-    assert torch.equal(method.content()["affine"], clf.encoder.base)
-    assert not method.content()["started"]
+    assert torch.equal(method.state.content()["affine"], clf.encoder.base)
+    assert not method.state.content()["started"]
     assert method.resets == 0
 
 
@@ -199,10 +199,10 @@ def test_an_empty_set_between_others_leaves_weights_and_average() -> None:
     oracle, method = Oracle("vit", **settings), ramen.create("sar", clf, **settings)
     compare(oracle, method, [sure, unsure, sure, unsure, unsure, sure])
     assert [first for first, _ in oracle.sizes][1] == 0
-    before = method.content()
+    before = method.state.content()
     compare(oracle, method, [unsure])
     if oracle.sizes[-1][0] == 0:
-        assert all(torch.equal(before[name], tensor) for name, tensor in method.content().items())
+        assert all(torch.equal(before[name], tensor) for name, tensor in method.state.content().items())
 
 
 def test_none_is_confident_any_more_at_the_worst_weights() -> None:
@@ -224,7 +224,7 @@ def test_frozen_equals_a_mutable_model(tower_kind: str) -> None:
     clf = testing.small_classifier(tower_kind, dtype="float64")
     method = ramen.create("sar", clf, lr=5e-3, margin=0.6, rho=0.3, reset_below=0.0, frozen="top")
     compare(oracle, method, stream(20, 6))
-    affine = method.content()["affine"]
+    affine = method.state.content()["affine"]
     for piece in clf.encoder.layout:
         part = slice(piece.start, piece.stop)
         assert torch.equal(affine[part], clf.encoder.base[part]) == piece.layer.startswith(frozen)
@@ -279,4 +279,4 @@ def test_reset_forgets_average_and_count() -> None:
     assert method.resets == 1
     method.reset()
     assert method.resets == 0
-    assert not method.content()["started"]
+    assert not method.state.content()["started"]

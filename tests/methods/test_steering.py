@@ -9,7 +9,7 @@ from torch import Tensor
 
 import ramen
 from ramen import testing
-from ramen.methods._steering import BLOCK, LONGEST, MOVEMENT, SHORTEST, WINDOW
+from ramen.methods._choices import BLOCK, LONGEST, MOVEMENT, SHORTEST, WINDOW
 
 STEERED = {"defaults": "steered"}
 SMALL = {"capacity": 30, "topk": 4, "codec": "fp32", **STEERED}
@@ -146,7 +146,7 @@ def test_a_saved_stream_continues_with_its_step() -> None:
 def test_a_given_step_stays() -> None:
     method = ramen.create("ramen", testing.small_classifier(), lr=0.02, **STEERED)
     assert set(answered(method, stream(3 * BLOCK), 50)[1]) == {0.02}
-    assert method.most_images is None
+    assert method._most_images is None
 
 
 def test_images_that_leave_no_trace_do_not_count() -> None:

@@ -90,8 +90,8 @@ def test_an_image_counts_for_its_own_class_at_once() -> None:
     difference = torch.zeros(1, 5, dtype=torch.float64)
     difference[0, out.zero_shot_logits.argmax()] = 1.25
     torch.testing.assert_close(out.logits - out.zero_shot_logits, difference)
-    assert not method.content()["negative.counts"].any()
-    assert method.content()["positive.counts"].sum() == 1
+    assert not method.state.content()["negative.counts"].any()
+    assert method.state.content()["positive.counts"].sum() == 1
 
 
 def test_the_negative_cache_by_hand() -> None:
@@ -126,7 +126,7 @@ def test_a_single_class() -> None:
         expected = torch.stack([oracle.answer(z) for z in tower_features("vit", images)])
         torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-9)
         assert not out.fallback.any()
-    assert method.content()["negative.counts"].tolist() == [0]
+    assert method.state.content()["negative.counts"].tolist() == [0]
 
 
 @pytest.mark.gpu

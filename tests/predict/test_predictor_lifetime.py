@@ -57,7 +57,7 @@ def test_many_threads_get_their_own_results(method: ramen.Method) -> None:
         images=threads * (images - 1), errors=threads, changed=sum(result.changed for result in answered)
     )
     assert method.images_seen == counts.images
-    assert sum(memory.seen for memory in method.memories.values()) == counts.images
+    assert sum(memory.seen for memory in method.state.memories.values()) == counts.images
     # each batch has a version of its own: that of the batch before it and its own images
     sizes = sorted(Counter(result.state_version for result in answered).items())
     assert [version for version, _ in sizes] == list(itertools.accumulate(count for _, count in sizes))

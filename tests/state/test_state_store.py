@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import ramen
-from ramen.methods._saved_state import ForeignStateError
+from ramen.methods._state import ForeignStateError
 from ramen.state import SaveTimes, StateStore, open_store
 from ramen.state.log import Log
 from ramen.utils.files import LockedError

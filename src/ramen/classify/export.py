@@ -108,6 +108,7 @@ def mean_step(method: "Ramen", batches: Iterable["Tensor"]) -> tuple["Tensor", i
 
     from ramen.methods._losses import entropy
     from ramen.methods._passes import Pass, give
+    from ramen.methods._runner import learning, receive
     from ramen.utils.numerics import plain_numerics
 
     classifier = method.classifier
@@ -115,10 +116,10 @@ def mean_step(method: "Ramen", batches: Iterable["Tensor"]) -> tuple["Tensor", i
     total, count = torch.zeros_like(base, dtype=torch.float64), 0
     with torch.no_grad(), plain_numerics():
         for batch in batches:
-            images, usable, _ = method.receive(classifier.check_images(batch))
+            images, usable, _ = receive(method, classifier.check_images(batch))
             seen = give(classifier, Pass(images, base, entropy, each=True))
             usable &= seen.embeddings.isfinite().all(1) & seen.gradient.isfinite().all(1)
-            step = method.learning(len(images), None, partial(method.step, seen, usable))
+            step = learning(method, len(images), None, partial(method.step, seen, usable))
             method.images_seen += len(images)
             total += (step.affine[usable] - base).double().sum(0)
             count += int(usable.sum())

@@ -26,8 +26,7 @@ from ramen.experiments.run import Loaded, Record, Run, draw_stream
 from ramen.experiments.scoring import Difference
 from ramen.experiments.store import Store
 from ramen.experiments.style import STRONG, look, save
-from ramen.methods._method import Prediction
-from ramen.methods._passes import Support
+from ramen.methods._passes import Prediction, Support
 
 PER_DOMAIN, PER_DOMAIN_QUICK = 300, 24
 ZERO_SHOT = "ensemble"  # no adaptation

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ramen.methods._method import Prediction
-from ramen.methods._passes import Support
+from ramen.methods._passes import Prediction, Support
 from ramen.utils.distributed import Group, Peers
 
 _Value = TypeVar("_Value")

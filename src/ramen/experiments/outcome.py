@@ -13,7 +13,7 @@ from torch import Tensor
 from ramen.data.streams.stream import Stream
 from ramen.experiments import scoring
 from ramen.experiments.scoring import accuracies, tail_scores
-from ramen.methods._method import Prediction
+from ramen.methods._passes import Prediction
 
 
 class Outcome:

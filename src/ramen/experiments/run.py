@@ -21,7 +21,7 @@ from ramen.experiments.outcome import Outcome
 from ramen.experiments.store import Claim, Progress, Store
 from ramen.experiments.tune import refuse_tuning_stream
 from ramen.experiments.values import plain
-from ramen.methods._method import Prediction
+from ramen.methods._passes import Prediction
 from ramen.methods._registry import create
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.models.names import load_model

@@ -91,6 +91,18 @@ def confidence_lost(logits: Tensor) -> Tensor:
     return exact.logsumexp(1) - exact.amax(1)
 
 
+def probability_drop(logits: Tensor, destroyed: Tensor) -> Tensor:
+    """How much less probable each image's predicted class is without its object, ``(B,)``: DeYO's PLPD.
+
+    Args:
+        logits: Of the images.
+        destroyed: Of the same images with their objects destroyed.
+    """
+    before, after = logits.softmax(1), destroyed.softmax(1)
+    labels = before.argmax(1, keepdim=True)
+    return (before.gather(1, labels) - after.gather(1, labels)).squeeze(1)
+
+
 def mixed_logits(zero_shot: Tensor, adapted: Tensor, share: float) -> Tensor:
     """Logits of the mean of two predictions, of which the zero-shot one has this ``share``.
 

@@ -6,6 +6,7 @@ overflow; ``ramen.methods._runner`` does so for one stream or several, on a GPU 
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -179,6 +180,47 @@ def joined_support(supports: Sequence[Support]) -> Support:
         return torch.cat([F.pad(values, (0, width - values.shape[1])) for values in columns])
 
     return Support(**{name: column(name) for name in vars(supports[0])})
+
+
+@dataclass(eq=False, repr=False)
+class Prediction:
+    """The answer for a batch, on the device of the images.
+
+    Attributes:
+        logits: The method's prediction, ``(B, C)`` in fp32 (fp64 for a double encoder).
+        zero_shot: The classifier's logits without adaptation, or a function that computes them.
+        fallback: True for images that the method could not use (a non-finite pixel, embedding, gradient or
+            logit); their ``logits`` are zero-shot.
+        support: The entries behind each answer, if asked for.
+    """
+
+    logits: Tensor
+    zero_shot: Tensor | Callable[[], Tensor]
+    fallback: Tensor
+    support: Support | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        """The predicted classes ``(B,)``."""
+        return self.logits.argmax(1)
+
+    @cached_property
+    def zero_shot_logits(self) -> Tensor:
+        """The classifier's logits without adaptation.
+
+        If the method has no use for them, asking costs a forward pass, and the images are kept until then.
+        """
+        return self.zero_shot if isinstance(self.zero_shot, Tensor) else self.zero_shot()
+
+    def of(self, images: slice) -> "Prediction":
+        """The answer for some images of the batch."""
+        support = self.support
+        if support is not None:
+            support = Support(**{name: value[images] for name, value in vars(support).items()})
+        return Prediction(self.logits[images], self.zero_shot_logits[images], self.fallback[images], support)
+
+    def __repr__(self) -> str:
+        return f"Prediction(labels={self.labels.tolist()}, fallback={int(self.fallback.sum())})"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -117,7 +117,23 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Field:
-    """What a class says about one of its parameters; see ``field``."""
+    """A parameter of a method.
+
+    Args:
+        default: Used if nothing is given. None and "auto" are always accepted as defaults.
+        doc: What it does, for ``ramen describe``.
+        ge: The least value.
+        gt: Values must be above this.
+        le: The largest value.
+        lt: Values must be below this.
+        choices: The strings that are possible.
+        saved: Whether a saved state depends on it, so that one with another value is refused.
+        before: The value that it had for states which do not name it, as it is younger than they are.
+        check: Given the method and the value, raises an error if they do not go together.
+        published: For "auto": values by the number of classes that they were published for.
+        kind: What is accepted, by its annotation: ``bool``, ``int``, ``float`` or ``str``; None leaves it
+            to the method's ``setup``.
+    """
 
     default: Any
     doc: str = ""
@@ -125,7 +141,7 @@ class Field:
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     saved: bool = False
     before: Any = _NOTHING
     check: "Callable[[Method, Any], None] | None" = None
@@ -139,7 +155,7 @@ class Field:
         if isinstance(value, str) and value == AUTO == self.default:
             return value
         if self.choices:
-            return checks.choice(name, value, self.choices)
+            return checks.choice(name, value, tuple(self.choices))
         if self.kind is bool:
             return checks.flag(name, value)
         if self.kind is int:
@@ -167,43 +183,12 @@ class Field:
         return " and ".join(f"{words} {bound:g}" for words, bound in named.items() if bound is not None)
 
 
-def field(
-    default: Any,
-    *,
-    doc: str,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-    choices: Iterable[str] = (),
-    saved: bool = False,
-    before: Any = _NOTHING,
-    check: "Callable[[Method, Any], None] | None" = None,
-    published: Mapping[int, Any] | None = None,
-) -> Any:
-    """A parameter of a method, declared in the body of its class.
+def field(default: Any, *, doc: str, **limits: Any) -> Any:
+    """A parameter of a method, declared in the body of its class; ``limits`` are those of ``Field``.
 
     As in ``lr: float = field(1e-3, ge=0, doc="Step size.")``.
-
-    The annotation decides what is accepted: ``bool``, ``int``, ``float`` or ``str``; anything else is for the
-    method to check in its ``setup``. A default of None or "auto" is always accepted.
-
-    Args:
-        default: Used if nothing is given.
-        doc: What it does, for ``ramen describe``.
-        ge: The least value.
-        gt: Values must be above this.
-        le: The largest value.
-        lt: Values must be below this.
-        choices: The strings that are possible.
-        saved: Whether a saved state depends on it, so that one with another value is refused.
-        before: The value that it had for states which do not name it, as it is younger than they are.
-        check: Given the method and the value, raises an error if they do not go together.
-        published: For "auto": values by the number of classes that they were published for.
     """
-    return Field(
-        default, " ".join(doc.split()), ge, gt, le, lt, tuple(choices), saved, before, check, published
-    )
+    return Field(default, " ".join(doc.split()), **limits)
 
 
 def fields_of(cls: type) -> dict[str, Field]:
@@ -226,7 +211,7 @@ def _kind(annotation: object) -> type | None:
 # -- what a method runs with ------------------------------------------------------------------------
 
 
-class Parameters(Mapping[str, Any]):
+class Parameters(dict[str, Any]):
     """The parameters of a method by name; printed, a line for each.
 
     Attributes:
@@ -234,26 +219,12 @@ class Parameters(Mapping[str, Any]):
     """
 
     def __init__(self, values: Mapping[str, Any], why: Mapping[str, str]) -> None:
-        self._values, self.why = dict(values), dict(why)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Parameters({self._values!r})"
+        super().__init__(values)
+        self.why = dict(why)
 
     def __str__(self) -> str:
-        def line(name: str, value: Any) -> str:
-            reason = f"  (chosen: {self.why[name]})" if name in self.why else ""
-            return f"{name}={value!r}{reason}"
-
-        return "\n".join(line(name, value) for name, value in self.items())
+        reasons = {name: f"  (chosen: {reason})" for name, reason in self.why.items()}
+        return "\n".join(f"{name}={value!r}{reasons.get(name, '')}" for name, value in self.items())
 
 
 def nearest_published(by_classes: Mapping[int, _Value], classes: int) -> tuple[_Value, str]:
@@ -307,44 +278,6 @@ MEAN: Any = field(
     "not given.",
 )
 STD: Any = field(None, doc="Standard deviation per channel that the images were divided by; likewise.")
-
-
-def argument_texts(docstring: str | None) -> dict[str, str]:
-    """The text of each argument in the section ``Args`` of a docstring, on one line each.
-
-    >>> argument_texts('''Do it.
-    ...
-    ...     Args:
-    ...         speed: How fast; ``inf`` for
-    ...             at once.
-    ...         *names: Of what.
-    ...     ''')
-    {'speed': 'How fast; `inf` for at once.', 'names': 'Of what.'}
-    """
-    lines = inspect.cleandoc(docstring or "").splitlines()
-    if "Args:" not in lines:
-        return {}
-    texts: dict[str, str] = {}
-    name, margin = "", None
-    for line in lines[lines.index("Args:") + 1 :]:
-        indent = len(line) - len(line.lstrip())
-        if not line.strip() or not indent:
-            break  # the next section
-        margin = indent if margin is None else margin
-        start = re.match(r"\*{0,2}(\w+)(?: \([^)]*\))?: *", line.strip()) if indent == margin else None
-        if start:
-            name, line = start[1], line.strip()[start.end() :]
-        texts[name] = f"{texts.get(name, '')} {line.strip()}".strip().replace("``", "`")
-    return texts
-
-
-def explanations(parameters: Iterable[str], texts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What is said about each parameter: by the class itself, or else by the nearest of its bases.
-
-    >>> explanations(["lr", "seed"], [{"lr": "Step size."}, {"lr": "Any.", "seed": "Decides."}])
-    {'lr': 'Step size.', 'seed': 'Decides.'}
-    """
-    return {name: next((text[name] for text in texts if name in text), "") for name in parameters}
 
 
 # -- methods by name --------------------------------------------------------------------------------------
@@ -456,11 +389,10 @@ def _completed(info: MethodInfo, cls: "type[Method]") -> MethodInfo:
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # behind self, classifier
     defaults = {one.name: one.default for one in parameters if one.kind is not one.VAR_KEYWORD}
     if len(defaults) < len(parameters):  # the others are handed on to Method
-        defaults |= {name: one.default for name, one in cls.fields.items() if name not in defaults}
+        defaults |= {name: one.default for name, one in cls._fields.items() if name not in defaults}
     defaults.pop(GROUP, None)
-    declared = {name: one for name, one in cls.fields.items() if name in defaults}
-    said = explanations(defaults, [argument_texts(vars(one).get("__doc__")) for one in cls.__mro__])
-    said |= {name: one.doc for name, one in declared.items() if not said[name]}
+    declared = {name: one for name, one in cls._fields.items() if name in defaults}
+    said = {name: declared[name].doc if name in declared else "" for name in defaults}
     if "seed" in defaults and not info.random:
         said["seed"] = "Has no effect."
     return dataclasses.replace(

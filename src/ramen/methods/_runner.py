@@ -6,13 +6,13 @@ the host has to do for a step, counting images and making room for them, stays o
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import isgeneratorfunction
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
@@ -23,6 +23,7 @@ from ramen.kernels.graphs import Recorded, Recorder, recording_holds
 from ramen.methods._passes import (
     Answer,
     Pass,
+    Prediction,
     Seen,
     Steps,
     Support,
@@ -35,10 +36,12 @@ from ramen.methods._passes import (
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
 from ramen.utils.devices import upload
-from ramen.utils.numerics import finite_rows, plain_numerics
+from ramen.utils.numerics import finite_or_zero, finite_rows, plain_numerics
 
 if TYPE_CHECKING:
-    from ramen.methods._method import Method, Prediction
+    from ramen.methods._method import Method
+
+_Value = TypeVar("_Value")
 
 # -- one stream -------------------------------------------------------------------------------------------
 
@@ -54,6 +57,14 @@ class Runner:
         self._steps = {support: _Step(ref(method), support) for support in (False, True)}
         self.recorded = {support: recorder.record(step) for support, step in self._steps.items()}
         self._passes = RecordedPasses(method.classifier, recorder)
+        self._records = recorder.records_on(method.classifier.device)
+
+    def records_steps(self, method: "Method") -> bool:
+        """Whether a CUDA graph holds whole steps, with all that they do to state and memories."""
+        if not self._records or method.peers is not None:  # what the host exchanges cannot be part of a graph
+            return False
+        device = method.classifier.device
+        return method.recordable and all(one.recordable_on(device) for one in method.state.memories.values())
 
     def answer(self, method: "Method", images: Tensor, usable: Tensor) -> Answer:
         """The answer of one call of ``adapt``; its passes over ``images`` prepare them once."""
@@ -76,7 +87,7 @@ class Runner:
         peers, classifier = method.peers, method.classifier
         has_gradient_of_all = wanted.loss is not None and not wanted.each
         exchanges = peers is not None and has_gradient_of_all and not wanted.common
-        if not method._records or method.records_steps or exchanges:
+        if not self._records or self.records_steps(method) or exchanges:
             return give(classifier, wanted, peers=peers, prepared=prepared)
         seen = self._passes.give(wanted, prepared)
         return seen if peers is None or not has_gradient_of_all else seen.averaged(peers)
@@ -156,7 +167,7 @@ class _Step:
         """The parts of the answer that are tensors; the method's state has its new values then."""
         method = self.method()
         assert method is not None
-        for memory in method.memories.values():
+        for memory in method.state.memories.values():
             memory.announce(tags, numbers)
         if self.seen:
             seen = Seen(**dict(zip(self.seen, first, strict=True)), images=images)
@@ -164,9 +175,9 @@ class _Step:
         else:
             answer = method._runner.answer(method, images, usable)
         valid = recording_holds()
-        if valid is not None and method.memories:
+        if valid is not None and method.state.memories:
             raise RuntimeError("a step that asks whether something holds cannot be recorded with a memory")
-        method.store_states(valid)
+        method.state.commit(vars(method), valid)
         return self._packed(answer)
 
     def _packed(self, answer: Answer) -> tuple[Tensor, ...]:
@@ -203,15 +214,61 @@ def _after_one_pass(steps: Answer | Steps, seen: Seen) -> Answer:
     raise RuntimeError("it asks for more passes than it has asked for before")
 
 
+# -- parts of a step that one stream and several have in common -------------------------------------------
+
+
+def receive(method: "Method", images: Tensor) -> tuple[Tensor, Tensor, torch.device]:
+    """Finite images on the classifier's device; which of them may leave a trace; where they came from."""
+    home, device = images.device, method.classifier.device
+    if method.on_first_images is not None:  # to choose what can only be chosen for images of a known size
+        method.on_first_images((images.shape[2], images.shape[3]))
+    return finite_or_zero(images).to(device), finite_rows(images).to(device), home
+
+
+def learning(method: "Method", images: int, tags: Tensor | None, work: Callable[[], _Value]) -> _Value:
+    """``work`` on so many images, with room for them in the memories; its new states are stored."""
+    make_room(method, images, None if tags is None else upload(tags, method.classifier.device))
+    value = work()
+    method.state.commit(vars(method))
+    return value
+
+
+def make_room(method: "Method", images: int, tags: Tensor | None = None) -> None:
+    """For so many images, in the memories."""
+    _admit(method, images)
+    for memory in method.state.memories.values():
+        memory.announce(tags)
+
+
+def finish(method: "Method", answer: Answer, images: Tensor, home: torch.device, support: bool) -> Prediction:
+    """What the caller gets; images without a finite answer get the zero-shot one and are counted."""
+    assert isinstance(answer.logits, Tensor)
+    usable = answer.usable & finite_rows(answer.logits)
+    refused, zero_shot, clf = ~usable, answer.zero_shot_logits, method.classifier
+    method._refused += refused.sum()
+
+    @torch.no_grad()
+    @plain_numerics()
+    def encoded() -> Tensor:
+        return finite_or_zero(clf.logits(clf.encode(images))).to(home)
+
+    entries = answer.support().to(home) if support and answer.support is not None else None
+    logits, fallback = answer.logits.to(home), refused.to(home)
+    if zero_shot is None and usable.all():
+        return Prediction(logits, encoded, fallback, entries)
+    instead = encoded() if zero_shot is None else finite_or_zero(zero_shot).to(home)
+    return Prediction(torch.where(fallback[:, None], instead, logits), instead, fallback, entries)
+
+
 def settings_of(method: "Method") -> tuple[Any, ...]:
     """What a step depends on beside tensors: a recording is valid for one of these."""
     parameters = tuple(getattr(method, name, None) for name in ("seed", *method.info.defaults))
-    return *parameters, *(memory.recording_key() for memory in method.memories.values())
+    return *parameters, *(memory.recording_key() for memory in method.state.memories.values())
 
 
 def _admit(method: "Method", images: int) -> int:
     """Make room for images in the memories; the number of the first one in the stream."""
-    admitted = [memory.admit(images) for memory in method.memories.values()]
+    admitted = [memory.admit(images) for memory in method.state.memories.values()]
     return next((numbers.start for numbers in admitted if numbers is not None), method.images_seen)
 
 
@@ -224,7 +281,7 @@ def predict_together(
     return_support: bool = False,
     batch_sizes: Sequence[int] = (),
     invariant: bool = False,
-) -> "list[Prediction | Exception]":
+) -> list[Prediction | Exception]:
     """Answer images of several streams, as ``method.predict`` does for each, but with shared passes.
 
     All passes that the methods ask for are shared but those with the batch's statistics. A method that calls
@@ -284,12 +341,14 @@ def _check_parts(parts: "Sequence[tuple[Method, Tensor]]") -> None:
 def _received(parts: "Sequence[tuple[Method, Tensor]]", sizes: list[int], invariant: bool) -> "list[_Stream]":
     """The streams with their images, finite and on the device; those of all streams at once, if possible."""
     if len({(images.device, images.dtype) for _, images in parts}) > 1:
-        received = [method.receive(images) for method, images in parts]
+        received = [receive(method, images) for method, images in parts]
     else:
-        for method, images in parts[1:]:
-            method._see(images)
         counts = [len(images) for _, images in parts]
-        images, usable, home = parts[0][0].receive(torch.cat([images for _, images in parts]))
+        together = torch.cat([images for _, images in parts])
+        for method, _ in parts[1:]:
+            if method.on_first_images is not None:
+                method.on_first_images((together.shape[2], together.shape[3]))
+        images, usable, home = receive(parts[0][0], together)
         received = [(*own, home) for own in zip(images.split(counts), usable.split(counts), strict=True)]
     return [_Stream(method, *own, sizes, invariant) for (method, _), own in zip(parts, received, strict=True)]
 
@@ -318,9 +377,9 @@ class _Run:
             self.steps = method.adapt(self.images, self.usable)
             self.wanted = next(self.steps)
         else:
-            self._make_room()
+            make_room(self.method, len(self.images))
             self._learned(method._runner.answer(method, self.images, self.usable))
-            method.store_states()
+            method.state.commit(vars(method))
 
     @property
     def starts_afresh(self) -> bool:
@@ -347,17 +406,12 @@ class _Run:
             if replayed is not None:
                 self._learned(replayed)
             else:
-                self._make_room()
+                make_room(self.method, len(self.images))
                 self._send(seen)
                 recordings.note(self)
         else:
             self._send(seen)
-        self.method.store_states()
-
-    def _make_room(self) -> None:
-        _admit(self.method, len(self.images))
-        for memory in self.method.memories.values():
-            memory.announce(None)
+        self.method.state.commit(vars(self.method))
 
     def _send(self, seen: Seen) -> None:
         assert self.steps is not None
@@ -386,7 +440,7 @@ class _Stream:
     ) -> None:
         self._method, self._images, self._home, self._sizes = method, images, home, sizes
         self._error: Exception | None = None  # that its method has raised
-        self._most = max(len(images), 1) if method.most_images is None else method.most_images
+        self._most = max(len(images), 1) if method._most_images is None else method._most_images
         size = 1 if invariant else self._most
         whole = images, usable  # the same tensor, whose passes are prepared once
         pieces = zip(*(rows.split(size) for rows in whole), strict=True) if len(images) > size else [whole]
@@ -424,14 +478,14 @@ class _Stream:
                     return
                 waiting += len(run.images) if run.wanted is not None else 0
 
-    def prediction(self, support: bool) -> "Prediction | Exception":
+    def prediction(self, support: bool) -> Prediction | Exception:
         """That of all images, or what its method has raised."""
         self.advance()
         method = self._method
         with self._failing_alone():
             if self._error is None:
                 answer = _joined([run.answer for run in self._runs if run.answer is not None])
-                return method.finish(answer, self._images, self._home, support and method.retrieves)
+                return finish(method, answer, self._images, self._home, support and method.retrieves)
         assert self._error is not None
         return self._error
 
@@ -690,7 +744,7 @@ class _Recordings:
 
     def note(self, run: _Run) -> None:
         """Remember whether a method comes to an answer after its first pass."""
-        if not _records_steps(run.method):
+        if not run.method._runner.records_steps(run.method):
             return
         answer, (step, _) = run.answer, self._of(run.method)
         last = None if answer is None else answer.logits
@@ -704,7 +758,11 @@ class _Recordings:
     def answer(self, run: _Run, seen: Seen, sizes: Sequence[int]) -> Answer | None:
         """What a method makes of a first pass, from a graph; None if it is not known to come to an answer."""
         method, wanted = run.method, _wanted(run)
-        if not _records_steps(method) or not run.starts_afresh or (wanted.loss and not wanted.each):
+        if (
+            not method._runner.records_steps(method)
+            or not run.starts_afresh
+            or (wanted.loss and not wanted.each)
+        ):
             return None
         step, recorded = self._of(method)
         if not step.comes_to_an_end:
@@ -733,10 +791,6 @@ class _Recordings:
         while len(self._answers) > _MOST_METHODS:
             self._answers.popitem(last=False)
         return known
-
-
-def _records_steps(method: "Method") -> bool:
-    return method._records and method.records_steps
 
 
 _RECORDINGS: WeakKeyDictionary[ZeroShotClassifier, _Recordings] = WeakKeyDictionary()

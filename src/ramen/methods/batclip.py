@@ -148,6 +148,7 @@ class Batclip(Method):
             self.towers = "both" if has_tower else "image"
             self.chosen["towers"] = f"the classifier has {'its' if has_tower else 'no'} text tower to adapt"
         if self.towers == "both":
+            self.recordable = False  # nobody knows what another library's text tower does on the host
             self._prompts = self._as_function(encode_text)
             self._text_weights = OnlineWeights(
                 self,
@@ -170,11 +171,6 @@ class Batclip(Method):
         names = self.classifier.classes
         texts = [template.replace("{}", name) for name in names for template in self.templates]
         return encode_text.affine_prompts(texts, self.prompts_at_once)
-
-    @property
-    def records_steps(self) -> bool:
-        """Not with both towers: nobody knows what a text tower of another library does on the host."""
-        return super().records_steps and self.towers == "image"
 
     @property
     def batch_dependent(self) -> bool:
@@ -223,8 +219,8 @@ class Batclip(Method):
         present = images > 0
         classes = present.sum()
         shares = of_class.to(embeddings.dtype) / images.clamp_min(1)
-        means = shares.T @ self.whole_with_gradients(embeddings)
-        matched = shares.T @ self.whole_with_gradients(unit) if self.length == "unit" else means
+        means = shares.T @ self.whole(embeddings, gradients=True)
+        matched = shares.T @ self.whole(unit, gradients=True) if self.length == "unit" else means
         if self.peers is not None:  # each process has the whole match, but the gradients are added up
             vectors = torch.lerp(vectors.detach(), vectors, 1 / self.peers.size)
         match = (matched * vectors).sum() / classes.clamp_min(1)

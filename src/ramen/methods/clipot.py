@@ -121,7 +121,7 @@ class Clipot(Method):
     def _loss(self, embeddings: Tensor, usable: Tensor, texts: Tensor) -> Tensor:
         """The mean cross-entropy of the global batch with its assignment to the classes."""
         usable = usable & embeddings.detach().isfinite().all(1)
-        embeddings = self.whole_with_gradients(torch.where(usable[:, None], embeddings, 0))
+        embeddings = self.whole(torch.where(usable[:, None], embeddings, 0), gradients=True)
         usable = self.whole(usable)
         targets = assignment(self._logits(embeddings, texts) / self.epsilon, usable, self.rounds)
         targets = targets.detach() if self.detach_targets else targets

@@ -26,6 +26,7 @@ from ramen.methods._registry import (
     field,
     register,
 )
+from ramen.methods._runner import receive
 from ramen.methods._views import NormalisedPixels
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.utils import checks
@@ -121,7 +122,9 @@ class Cotta(Method):
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum, name="student")
         self._agreement = partial(agreement, classifier, self.loss)
         self.add_state("teacher", classifier.encoder.base)
-        self.add_state("bound", torch.tensor(self.threshold, dtype=torch.float64, device="cpu"), minimum=0)
+        self.add_state(
+            "bound", torch.tensor(self.threshold, dtype=torch.float64, device="cpu"), minimum=0, kept=True
+        )
         self.add_state("seen", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
 
     @property
@@ -150,21 +153,14 @@ class Cotta(Method):
         found = []
         with self.one_caller:
             for batch in images.split(checks.integer("batch_size", batch_size, 1)):
-                finite, usable, _ = self.receive(batch)
+                finite, usable, _ = receive(self, batch)
                 seen = give(self.classifier, self._plain(finite, self.classifier.encoder.base, usable))
                 found.append(seen.logits[seen.usable].softmax(1).amax(1))
             confidences = torch.cat(found).to("cpu", torch.float64)
             if not len(confidences):
                 raise ValueError("images must hold at least one image with a finite answer, got none")
             self.bound = (confidences.quantile(_QUANTILE) - _BELOW).clamp_min(0)
-            self.store_states()
-
-    def clear(self) -> None:
-        """Forget what the stream has taught; a threshold chosen from source images stays."""
-        bound = self.bound.clone()
-        super().clear()
-        self.bound = bound
-        self.store_states()
+            self.state.commit(vars(self))
 
     # -- the stream ---------------------------------------------------------------------------------
 

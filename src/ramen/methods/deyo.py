@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ramen.encoder.statistics import of_batch
 from ramen.images.views import occlude_centre, shuffle_patches, shuffle_pixels
-from ramen.methods._losses import LOSSES, OPINION_ENTROPY
+from ramen.methods._losses import LOSSES, OPINION_ENTROPY, probability_drop
 from ramen.methods._method import Method
 from ramen.methods._optim import FROZEN, OnlineWeights, trained_part
 from ramen.methods._passes import Answer, Pass, Steps
@@ -27,7 +27,6 @@ from ramen.methods._registry import (
     field,
     register,
 )
-from ramen.methods._shape_filter import probability_drop
 from ramen.utils import checks
 from ramen.utils.numerics import pair_scores
 

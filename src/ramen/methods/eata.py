@@ -27,6 +27,7 @@ from ramen.methods._registry import (
     field,
     register,
 )
+from ramen.methods._runner import receive
 from ramen.utils import checks
 from ramen.utils.numerics import finite_or_zero, plain_numerics
 
@@ -121,7 +122,7 @@ class Eata(Method):
         self._measure, self._bound = LOSSES[self.loss], self.margin * math.log(classes)
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
         base, per_class = classifier.encoder.base, classifier.class_embeddings.new_zeros(classes)
-        self.add_state("importance", torch.zeros_like(base), minimum=0)
+        self.add_state("importance", torch.zeros_like(base), minimum=0, kept=True)
         self.add_state("probabilities", per_class, minimum=0)
         self.add_state("started", torch.zeros((), dtype=torch.bool, device=base.device))
         self.add_state("frequencies", torch.full_like(per_class, 1 / classes), minimum=0)
@@ -152,7 +153,7 @@ class Eata(Method):
         with self.one_caller:
             total = torch.zeros_like(self.importance)
             for batch in batches:
-                finite, usable, _ = self.receive(batch)
+                finite, usable, _ = receive(self, batch)
                 base = self.classifier.encoder.base
                 wanted = Pass(
                     finite, base, self._own_label_loss, usable, of="embeddings", statistics=self.statistics
@@ -160,20 +161,13 @@ class Eata(Method):
                 gradient = give(self.classifier, wanted).gradient
                 total += finite_or_zero(gradient).to(total.dtype).square()
             self.importance = self.averaged(total / len(batches))
-            self.store_states()
+            self.state.commit(vars(self))
 
     def _own_label_loss(self, embeddings: Tensor, usable: Tensor) -> Tensor:
         """The mean cross-entropy with the predicted classes as labels."""
         logits = self.classifier.logits(torch.where(usable[:, None], embeddings, 0))
         losses = F.cross_entropy(logits, logits.argmax(1), reduction="none")
         return torch.where(usable, losses, 0).sum() / usable.sum().clamp_min(1)
-
-    def clear(self) -> None:
-        """Forget what the stream has taught; what the source images have taught stays."""
-        importance = self.importance.clone()
-        super().clear()
-        self.importance = importance
-        self.store_states()
 
     # -- the stream ---------------------------------------------------------------------------------
 

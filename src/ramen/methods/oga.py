@@ -64,6 +64,8 @@ class OGA(Method):
     joins_groups = True
 
     def setup(self) -> None:
+        # Which inverse a larger memory takes is decided on the host.
+        self.recordable = self.recordable and self._always_regularised
         classifier = self.classifier
         texts = classifier.class_embeddings
         columns = {"embeddings": ColumnSpec(texts.dtype, classifier.device, texts.shape[1])}
@@ -89,11 +91,6 @@ class OGA(Method):
         divisor = counts if self.divide_by == "count" else torch.full_like(counts, self.capacity)
         own = sums / divisor.clamp_min(1)[:, None]
         return torch.where((counts >= _FEW)[:, None], own, self.classifier.class_embeddings.double())
-
-    @property
-    def records_steps(self) -> bool:
-        """Only if the memory is too small for the pseudo-inverse: which is used is decided on the host."""
-        return super().records_steps and self._always_regularised
 
     @property
     def _always_regularised(self) -> bool:

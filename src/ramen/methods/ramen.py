@@ -8,29 +8,34 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ramen.images.views import shuffle_patches
 from ramen.memory.codecs import CODECS
 from ramen.memory.plan import ORDERS, MemoryPlan
 from ramen.memory.queues import Staged
 from ramen.memory.retrieval import Memory, Selection
-from ramen.methods._choices import choose_memory
-from ramen.methods._losses import LENGTHS, confidence_lost, entropy, mixed_logits
+from ramen.methods._choices import (
+    BLOCK,
+    STATES,
+    STEP_FORMS,
+    Steering,
+    choose_memory,
+    choose_step,
+    step_weights,
+)
+from ramen.methods._losses import LENGTHS, confidence_lost, entropy, mixed_logits, probability_drop
 from ramen.methods._method import Method
 from ramen.methods._optim import sign_step
 from ramen.methods._passes import Answer, Pass, Seen, Steps, Support
-from ramen.methods._registry import AUTO, MethodInfo, register
-from ramen.methods._shape_filter import check_filter, probability_drop, shuffled_patches
-from ramen.methods._steering import BLOCK, STATES, Steering
-from ramen.methods._step_size import STEP_FORMS, choose_step, step_weights
-from ramen.models.classifier import ZeroShotClassifier
+from ramen.methods._registry import AUTO, MethodInfo, field, register
+from ramen.methods._runner import Runner
 from ramen.utils import checks
 from ramen.utils.checks import parse_bytes
-from ramen.utils.distributed import Group
-from ramen.utils.numerics import finite_rows
+from ramen.utils.numerics import finite_rows, pair_scores
 
 VISIBILITIES = ("batch", "causal")
 PLACEMENTS = ("encoder", "cpu", "split")
@@ -38,6 +43,7 @@ CERTAINTIES = ("entropy", "scaled", "probability")
 _PULL = 0.5  # per standard deviation of distances
 # What "auto" stands for: the paper's form, if beta is a number, or one of ours.
 _PAPER = {"gradients": "raw", "certainty": "entropy", "step_form": "equal"}
+_PATCHES = 4  # along each side of an image, for DeYO's filter
 STEERED = "steered"
 _FORMS = {
     "0.2": {"gradients": "unit", "certainty": "scaled", "step_form": "equal"},
@@ -89,48 +95,6 @@ class Ramen(Method):
     Without parameters it chooses for the model and the classes that it is given: ``method.parameters`` has
     the values, ``method.parameters.why`` the reasons. ``ramen.paper_values`` has those of the paper's method;
     ``docs/methods.md`` says what "auto" adds to it.
-
-    Args:
-        classifier: What it adapts.
-        capacity: K, the most entries per class; "auto" for 75,000 in all, or what fits ``memory_budget``. The
-            paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C), 75 (ImageNet-C), 300 (DomainNet).
-        topk: k, how many are retrieved per class; "auto" for about 60 in all, at least 3 per class up to 1000
-            in all. The paper's for these data sets: 50, 5, 1, 10.
-        beta: How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5. "auto":
-            distances in standard deviations of those that the image retrieved.
-        lr: Size of the signed step; "auto" measures how large a step the model stands. The paper's is 1e-2.
-        guard: The share of the zero-shot probabilities in every prediction. "auto": 0.4 if ``beta`` or ``lr``
-            is "auto", and else 0, as in the paper.
-        gradients: The length at which gradients are stored: "raw" for their own, as in the paper, "root" for
-            its square root, "unit" for 1. "auto": "raw" if ``beta`` is a number, else "unit".
-        certainty: What entries are weighted by: "entropy" for exp(-entropy), as in the paper, "scaled" for
-            exp(-entropy / ln C), "probability" for that of the predicted class. "auto": "entropy" if ``beta``
-            is a number, else "scaled".
-        step_form: How far a step moves each parameter: "equal" moves all by ``lr``, as in the paper, "layer"
-            in proportion to the root mean square of its layer's weights, "weight" biases by 0.3 of ``lr``.
-            "auto": "equal".
-        entropy_weight: Weight entries by their certainty.
-        similarity_weight: Weight entries by exp(-beta * distance).
-        balance: Prediction balance; without it one queue of C*K entries, of which C*k are retrieved.
-        consistency: Domain consistency; without it random entries, regardless of distance.
-        shape_filter: DeYO's filter: store an image only if the probability of its predicted class falls by
-            more than this when its patches are shuffled, which takes one more forward pass. DeYO's own is 0.2
-            for mixed streams. None, as in the paper: store all.
-        fifo: What a full queue drops: the oldest entry ("exact"), or that of the published code ("float16").
-        visibility: "batch": a whole batch enters before it is answered; "causal": each image sees itself
-            and what came before it.
-        codec: How gradients are stored: "fp32", "fp16" or "sign", one bit per value; or "auto": fp16, or
-            sign if only that fits ``memory_budget``.
-        placement: Where the memory is stored: with the "encoder", on the "cpu", or "split": embeddings with
-            the encoder, and gradients on the CPU, where they are also summed.
-        defaults: What "auto" stands for: "0.2" for what is said above; "steered" for a step that starts there
-            and then follows the stream (``step_in_use``), a guard of 0.2, and, if ``beta`` is "auto" too,
-            gradients "root", certainty "probability" and step_form "layer". "auto": what a loaded state had,
-            or else "0.2".
-        memory_budget: The most that the full memory may take, in bytes or as text such as "2 GiB". Without
-            it, "auto" uses up to half of the free memory of its devices.
-        seed: Decides what is drawn if ``consistency`` is off.
-        group: As for every method; each of its processes has the whole memory.
     """
 
     state_parameters = (
@@ -143,84 +107,146 @@ class Ramen(Method):
         "step_form",
         "defaults",
     )
-    later_parameters: ClassVar[Mapping[str, Any]] = {"step_form": "equal", "defaults": "0.2"}
+    capacity: int = field(
+        AUTO,
+        ge=1,
+        doc='K, the most entries per class; "auto" for 75,000 in all, or what fits `memory_budget`. The '
+        "paper's: 7500 (CIFAR-10-C), 750 (CIFAR-100-C), 75 (ImageNet-C), 300 (DomainNet).",
+    )
+    topk: int = field(
+        AUTO,
+        ge=1,
+        doc='k, how many are retrieved per class; "auto" for about 60 in all, at least 3 per class up to '
+        "1000 in all. The paper's for these data sets: 50, 5, 1, 10.",
+    )
+    beta: float | str = field(
+        AUTO,
+        ge=0,
+        doc="How fast an entry's weight falls with its distance; the paper's are 5, 5, 0, 5. \"auto\": "
+        "distances in standard deviations of those that the image retrieved.",
+    )
+    lr: float | str = field(
+        AUTO,
+        ge=0,
+        doc='Size of the signed step; "auto" measures how large a step the model stands. The paper\'s is '
+        "1e-2.",
+    )
+    guard: float = field(
+        AUTO,
+        ge=0,
+        lt=1,
+        doc='The share of the zero-shot probabilities in every prediction. "auto": 0.4 if `beta` or `lr` is '
+        '"auto", and else 0, as in the paper.',
+    )
+    gradients: str = field(
+        AUTO,
+        choices=LENGTHS,
+        doc='The length at which gradients are stored: "raw" for their own, as in the paper, "root" for its '
+        'square root, "unit" for 1. "auto": "raw" if `beta` is a number, else "unit".',
+    )
+    certainty: str = field(
+        AUTO,
+        choices=CERTAINTIES,
+        doc='What entries are weighted by: "entropy" for exp(-entropy), as in the paper, "scaled" for '
+        'exp(-entropy / ln C), "probability" for that of the predicted class. "auto": "entropy" if `beta` is '
+        'a number, else "scaled".',
+    )
+    step_form: str = field(
+        AUTO,
+        choices=STEP_FORMS,
+        before="equal",
+        doc='How far a step moves each parameter: "equal" moves all by `lr`, as in the paper, "layer" in '
+        'proportion to the root mean square of its layer\'s weights, "weight" biases by 0.3 of `lr`. "auto": '
+        '"equal".',
+    )
+    entropy_weight: bool = field(True, doc="Weight entries by their certainty.")
+    similarity_weight: bool = field(True, doc="Weight entries by exp(-beta * distance).")
+    balance: bool = field(
+        True, doc="Prediction balance; without it one queue of C*K entries, of which C*k are retrieved."
+    )
+    consistency: bool = field(
+        True, doc="Domain consistency; without it random entries, regardless of distance."
+    )
+    shape_filter: float | None = field(
+        None,
+        ge=-1,
+        le=1,
+        doc="DeYO's filter: store an image only if the probability of its predicted class falls by more than "
+        "this when its patches are shuffled, which takes one more forward pass. DeYO's own is 0.2 for mixed "
+        "streams. None, as in the paper: store all.",
+    )
+    fifo: str = field(
+        "exact",
+        choices=ORDERS,
+        doc='What a full queue drops: the oldest entry ("exact"), or that of the published code ("float16").',
+    )
+    visibility: str = field(
+        "batch",
+        choices=VISIBILITIES,
+        doc='"batch": a whole batch enters before it is answered; "causal": each image sees itself and what '
+        "came before it.",
+    )
+    codec: str = field(
+        AUTO,
+        choices=CODECS,
+        doc='How gradients are stored: "fp32", "fp16" or "sign", one bit per value; or "auto": fp16, or sign '
+        "if only that fits `memory_budget`.",
+    )
+    placement: str = field(
+        "encoder",
+        choices=PLACEMENTS,
+        doc='Where the memory is stored: with the "encoder", on the "cpu", or "split": embeddings with the '
+        "encoder, and gradients on the CPU, where they are also summed.",
+    )
+    defaults: str = field(
+        AUTO,
+        choices=_FORMS,
+        before="0.2",
+        doc='What "auto" stands for: "0.2" for what is said above; "steered" for a step that starts there '
+        'and then follows the stream (`step_in_use`), a guard of 0.2, and, if `beta` is "auto" too, '
+        'gradients "root", certainty "probability" and step_form "layer". "auto": what a loaded state had, '
+        'or else "0.2".',
+    )
+    memory_budget: Any = field(
+        None,
+        doc='The most that the full memory may take, in bytes or as text such as "2 GiB". Without it, "auto" '
+        "uses up to half of the free memory of its devices.",
+    )
+    seed: int = field(0, ge=0, doc="Decides what is drawn if `consistency` is off.")
+
     retrieves = True
-    gradients: str
-    certainty: str
-    step_form: str
-    step_lengths: Tensor  # a state of steering
     recordable = True
     joins_groups = True
 
-    def __init__(
-        self,
-        classifier: ZeroShotClassifier,
-        capacity: int | str = AUTO,
-        topk: int | str = AUTO,
-        beta: float | str = AUTO,
-        lr: float | str = AUTO,
-        *,
-        guard: float | str = AUTO,
-        gradients: str = AUTO,
-        certainty: str = AUTO,
-        step_form: str = AUTO,
-        entropy_weight: bool = True,
-        similarity_weight: bool = True,
-        balance: bool = True,
-        consistency: bool = True,
-        shape_filter: float | None = None,
-        fifo: str = "exact",
-        visibility: str = "batch",
-        codec: str = AUTO,
-        placement: str = "encoder",
-        defaults: str = AUTO,
-        memory_budget: int | str | None = None,
-        seed: int = 0,
-        group: Group = None,
-    ) -> None:
-        super().__init__(classifier, seed=seed, group=group)
-        self.entropy_weight = checks.flag("entropy_weight", entropy_weight)
-        self.similarity_weight = checks.flag("similarity_weight", similarity_weight)
-        self.balance = checks.flag("balance", balance)
-        self.consistency = checks.flag("consistency", consistency)
-        self.shape_filter = check_filter(shape_filter, alone=group is None)
-        self.fifo = checks.choice("fifo", fifo, ORDERS)
-        self.visibility = checks.choice("visibility", visibility, VISIBILITIES)
-        self.placement = checks.choice("placement", placement, PLACEMENTS)
+    step_lengths: Tensor  # a state of steering
+
+    def setup(self) -> None:
+        classes = self.classifier.num_classes
+        if self.shape_filter is not None:
+            self.recordable = False  # patches are shuffled by a number of the host
+            if self.peers is not None:
+                raise ValueError(
+                    f"shape_filter must be None in a group of processes, got {self.shape_filter}"
+                )
         if self.fifo == "float16" and self.visibility == "causal":
             raise ValueError(
                 "fifo='float16' is the order of the published code, which has visibility='batch'"
             )
-        self.memory_budget = memory_budget
         # Without balance one queue stands for all classes, and as much is retrieved of it.
-        self._classes_per_queue = 1 if self.balance else classifier.num_classes
-        most = None if capacity == AUTO else checks.integer("capacity", capacity, 1)
-        if topk != AUTO:
-            topk = checks.integer("topk", topk, 1, most, at_most="capacity")
-        found = choose_memory(
-            self._plan,
-            classifier.num_classes,
-            AUTO if most is None else most,
-            topk,
-            checks.choice("codec", codec, (*CODECS, AUTO)),
-            None if memory_budget is None else parse_bytes("memory_budget", memory_budget),
-        )
+        self._classes_per_queue = 1 if self.balance else classes
+        if isinstance(self.capacity, int) and isinstance(self.topk, int):
+            checks.integer("topk", self.topk, 1, self.capacity, at_most="capacity")
+        budget = self.memory_budget
+        budget = None if budget is None else parse_bytes("memory_budget", budget)
+        found = choose_memory(self._plan, classes, self.capacity, self.topk, self.codec, budget)
         self.capacity, self.topk, self.codec, why = self._in_common(found)
         self.memory = self.add_memory(Memory(self._plan(self.capacity, self.codec), self.peers))
-        self.beta = AUTO if beta == AUTO else checks.number("beta", beta, 0)
         self.chosen |= why
-        if beta == AUTO:
+        if self.beta == AUTO:
             self.chosen["beta"] = "distances in units of those that an image retrieved"
-        checks.choice("gradients", gradients, (*LENGTHS, AUTO))
-        checks.choice("certainty", certainty, (*CERTAINTIES, AUTO))
-        checks.choice("step_form", step_form, (*STEP_FORMS, AUTO))
-        if lr != AUTO:
-            checks.number("lr", lr, 0)
-        if guard != AUTO and checks.number("guard", guard, 0) >= 1:
-            raise ValueError(f"guard must be below 1, got {guard}")
-        form = {"gradients": gradients, "certainty": certainty, "step_form": step_form}
-        self._given: dict[str, Any] = {**form, "lr": lr, "guard": guard, "defaults": defaults}
-        self._choose(checks.choice("defaults", defaults, (*_FORMS, AUTO)))
+        chosen = ("gradients", "certainty", "step_form", "lr", "guard", "defaults")
+        self._given = {name: getattr(self, name) for name in chosen}
+        self._choose(self.defaults)
 
     def __repr__(self) -> str:
         step = f"topk={self.topk}, beta={self.beta}, lr={self.lr}, guard={self.guard:.3g}"
@@ -232,7 +258,7 @@ class Ramen(Method):
         seen = yield Pass(images, self.classifier.encoder.base, entropy, each=True)
         storable = None
         if self.shape_filter is not None:
-            shuffled = yield Pass(shuffled_patches(images, self.seed, self.images_seen))
+            shuffled = yield Pass(_shuffled(images, self.seed, self.images_seen))
             storable = probability_drop(seen.logits, shuffled.logits) > self.shape_filter
 
         # 2. to 4. With the memory, from gradients to each image's own weights.
@@ -329,14 +355,9 @@ class Ramen(Method):
         return forwards + (self.shape_filter is not None), backwards
 
     @property
-    def most_images(self) -> int | None:
+    def _most_images(self) -> int | None:
         """A batch may span two blocks of images with the same step, if its size is to change nothing."""
         return BLOCK if self.follows and self.visibility == "causal" else None
-
-    @property
-    def records_steps(self) -> bool:
-        """Not with a filter of shapes: how patches are shuffled depends on a number of the host."""
-        return self.shape_filter is None and super().records_steps
 
     @property
     def stores(self) -> str:
@@ -382,18 +403,17 @@ class Ramen(Method):
             if given[name] == AUTO:
                 self.chosen[name] = "ours" if ours else "the paper's, as beta is a number"
             setattr(self, name, value if given[name] == AUTO else given[name])
-        self.guard = given["guard"]
-        if self.guard == AUTO:
+        if given["guard"] == AUTO:
             self.guard = _GUARDS[self.defaults] if AUTO in (self.beta, given["lr"]) else 0.0
             share = f"{_GUARDS[self.defaults]:g}"
             self.chosen["guard"] = f"{share} if beta or lr is chosen, none if both are given"
         self.follows = given["lr"] == AUTO and self.defaults == STEERED
         self._step_weights = step_weights(self.classifier.encoder, self.step_form)
         for name in STATES:  # only of a step that follows the stream
-            self._states.pop(name, None)
+            self.state.tensors.pop(name, None)
         if self.follows:
             self._steering = Steering(self)
-        self.lr: float | str = given["lr"]
+        self.lr = given["lr"]
         if self.lr == AUTO:
             self._choose_lr(self.classifier.image_size)
 
@@ -420,40 +440,52 @@ class Ramen(Method):
         if "lr" in self.chosen:
             self._choose_lr(self.classifier.image_size)
 
-    def upgraded(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+    def _upgraded(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a saved state by their names today."""
-        named = super().upgraded(saved)
+        named = super()._upgraded(saved)
         if "gradients" not in named:  # up to 0.2, where weights were by entropies
             unit = named.pop("unit_gradients", False)
             named |= {"gradients": "unit" if unit else "raw", "stores": "entropy"}
         return named
 
-    def adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
+    def _adopt(self, saved: Mapping[str, Any]) -> Callable[[], None]:
         """Use the capacity, codec and defaults of a saved state, where they were chosen here.
 
         How much memory is free decides what is chosen, and may be different when a stream is resumed. A
         stream that began with older defaults continues with them.
         """
         own: dict[str, Any] = {"capacity": self.capacity, "codec": self.codec, "defaults": self.defaults}
-        named = {**self.later_parameters, **saved} if saved else own
+        named = self._upgraded(saved) if saved else own
         theirs = {name: named.get(name) for name in own if name in self.chosen}
         capacity, codec, defaults = (own | theirs).values()
         fits = type(capacity) is int and codec in CODECS and capacity >= self.topk and defaults in _FORMS
         if not fits or (capacity, codec, defaults) == tuple(own.values()):
-            return super().adopt(saved)
+            return super()._adopt(saved)
         before = self.capacity, self.codec, self.memory, dict(self.chosen)
 
         def undo() -> None:
             self._choose(own["defaults"])
             self.capacity, self.codec, memory, self.chosen = before
-            self.memory = self.replace_memory(memory)
+            self.memory = self._replaced(memory)
 
         self.capacity, self.codec = capacity, codec
         if defaults != self.defaults:
             self._choose(defaults)
         self.chosen |= dict.fromkeys(theirs, "as in the state that was loaded")
-        self.memory = self.replace_memory(Memory(self._plan(capacity, codec), self.peers))
+        self.memory = self._replaced(Memory(self._plan(capacity, codec), self.peers))
         return undo
+
+    def _replaced(self, memory: Memory) -> Memory:
+        del self.state.memories[""]
+        self._runner = Runner(self, self._recorder)  # what the old one has recorded holds the old addresses
+        return self.add_memory(memory)
+
+
+def _shuffled(images: Tensor, seed: int, first: int) -> Tensor:
+    """The images with their patches shuffled, as the seed and each one's place in the stream decide."""
+    numbers = first + torch.arange(len(images), device=images.device)
+    places = torch.arange(_PATCHES**2, device=images.device)
+    return shuffle_patches(images, pair_scores(seed, numbers, places).argsort(1), _PATCHES)
 
 
 def _standardized(distances: Tensor, valid: Tensor) -> Tensor:

@@ -204,7 +204,7 @@ class Rotta(Method):
         drawn = draw((images.shape[2], images.shape[3]), self.generator(place=int(self.arrived)))
         return self._normalised.changed(images, lambda pixels: augment(pixels, drawn))
 
-    def check_content(self, content: Mapping[str, Tensor]) -> None:
+    def _check_content(self, content: Mapping[str, Tensor]) -> None:
         """Raise ValueError if the memory holds more images than were offered, or a variance is negative."""
         if content["arrived"] < len(content["images"]):
             raise ValueError("arrived in the state must be at least the number of images held")

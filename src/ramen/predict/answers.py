@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ramen.client.result import LABEL, Result
 from ramen.methods import Method, entropy
-from ramen.methods._method import Prediction
+from ramen.methods._passes import Prediction
 from ramen.utils.numerics import finite_or_zero, plain_numerics
 
 _TOP = 5

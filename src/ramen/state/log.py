@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ramen.memory.base import Patch
-from ramen.methods._saved_state import ForeignStateError
+from ramen.methods._state import ForeignStateError
 from ramen.utils.files import atomic_write, file_lock
 from ramen.utils.sealed import DamagedError, seal, total_bytes, unseal
 

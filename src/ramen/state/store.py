@@ -22,8 +22,8 @@ from torch import Tensor
 
 from ramen.client.result import Result
 from ramen.memory.base import Patch
-from ramen.methods._method import CONTENT, Method
-from ramen.methods._saved_state import ForeignStateError
+from ramen.methods._method import Method
+from ramen.methods._state import CONTENT, ForeignStateError
 from ramen.state.log import VERSION, Log, Patches, Replay, state_record
 from ramen.utils import checks
 from ramen.utils.sealed import DamagedError, total_bytes
@@ -229,10 +229,10 @@ class StateStore:
         self._began = found.facts.get("began", 0)  # the record with which the present content began
         self._segment = max(found.sizes, default=0)
         self._starts_segment = not found.continues
-        has_rows = (prefix for prefix, m in method.memories.items() if m.changed_rows(0) is not None)
+        has_rows = (prefix for prefix, m in method.state.memories.items() if m.changed_rows(0) is not None)
         self._with_rows = tuple(has_rows)
         # Of the content that was replaced last, this much is on the disk; None: nothing of it.
-        self._epoch = method.epoch if found.continues else None
+        self._epoch = method.state.epoch if found.continues else None
         self.saved_images = method.images_seen if found.facts else 0
         self._saved = self._seen()
         self._limit = self._most(0)  # after reading: a state may bring its own capacity and codec
@@ -278,7 +278,7 @@ class StateStore:
     def flush(self) -> None:
         """Wait until all that was learned is on the disk; raises why it cannot be written."""
         error = self._settle()
-        was_reset = self._epoch is not None and self._epoch != self._method.epoch
+        was_reset = self._epoch is not None and self._epoch != self._method.state.epoch
         if self._learned or was_reset:
             self._begin_write()
             error = self._settle()
@@ -362,26 +362,26 @@ class StateStore:
     def _prepare(self) -> _Write:
         """A record of all that is not on the disk yet."""
         method = self._method
-        complete = self._epoch != method.epoch or not self._with_rows
+        complete = self._epoch != method.state.epoch or not self._with_rows
         starts = complete or self._starts_segment
         patches = {}
         for prefix in self._with_rows:
-            memory = method.memories[prefix]
+            memory = method.state.memories[prefix]
             rows = memory.changed_rows(0 if complete else self._saved[prefix])
             assert rows is not None
             patches[prefix] = [_named(patch, prefix) for patch in memory.patches(rows)]
-        identity = method.state_identity() if starts else {}  # which the first record of a segment has
-        content = {f"{CONTENT}{n}": t for n, t in method.unpatched_content(self._with_rows).items()}
+        # The first record of a segment has what the state belongs to.
+        whole = method.state_dict(identity=starts, without_patches=self._with_rows)
         number = self._number + 1
         began = number if complete else self._began
         return _Write(
             segment=self._segment + starts,
-            whole={n: t.cpu() for n, t in {**identity, **method.state_counters(), **content}.items()},
+            whole={name: tensor.cpu() for name, tensor in whole.items()},
             patches=patches,
             facts={"number": number, "part": 0, "parts": 1, "began": began, "complete": complete},
             answers=self._unsaved,
             seen=self._seen(),
-            epoch=method.epoch,
+            epoch=method.state.epoch,
             images=self._learned,
             images_seen=method.images_seen,
         )
@@ -401,7 +401,7 @@ class StateStore:
             self._tidying = self._segment, self._writers.submit(self._tidy, self._segment)
 
     def _seen(self) -> dict[str, int]:
-        return {prefix: self._method.memories[prefix].seen for prefix in self._with_rows}
+        return {prefix: self._method.state.memories[prefix].seen for prefix in self._with_rows}
 
     # -- tidying ------------------------------------------------------------------------------------
 

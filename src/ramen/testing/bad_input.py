@@ -27,7 +27,9 @@ def check_non_finite_images(bench: Bench) -> None:
         close = torch.allclose(out.logits[bad], expected[bad], atol=tolerance(bench))
         assert close, "a non-finite image is not answered zero-shot with its bad pixels set to 0"
     assert method.images_refused == 2, f"images_refused is {method.images_refused}, not 2"
-    kept = [name for name, t in method.content().items() if t.is_floating_point() and not t.isfinite().all()]
+    kept = [
+        name for name, t in method.state.content().items() if t.is_floating_point() and not t.isfinite().all()
+    ]
     assert not kept, f"non-finite numbers were kept in {', '.join(kept)}"
     other = bench.fresh()
     other.load_state_dict(method.state_dict())

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ramen.encoder.passes import Router
 from ramen.encoder.statistics import Statistics
-from ramen.methods._method import Method, Prediction
+from ramen.methods._method import Method
+from ramen.methods._passes import Prediction
 from ramen.models.classifier import ZeroShotClassifier
 
 

@@ -85,7 +85,7 @@ def find_example() -> Example:
 
 def _recorded_sums(method: "ramen.Method") -> list[Tensor]:
     """The sums of gradients of each batch from now on, which a method does not give out."""
-    memory: Any = method.memories[""]
+    memory: Any = method.state.memories[""]
     found: list[Tensor] = []
     aggregate = memory.aggregate
 

@@ -18,7 +18,7 @@ from ramen.client.operations import Answers
 from ramen.client.result import Result
 from ramen.kernels.graphs import CALLS_TO_RECORD
 from ramen.methods import Method, predict_together
-from ramen.methods._method import Prediction
+from ramen.methods._passes import Prediction
 from ramen.predict.answers import BatchAnswers, BatchNumbers, FailureLog, PendingAnswers, begin_together
 from ramen.serve.engine.scheduler import Request
 from ramen.serve.engine.settings import EngineSettings
@@ -144,7 +144,7 @@ class Computing:
             self._failures.add("a batch failed, so that it was answered zero-shot", error)
         for part in parts:
             method = part.loaded.method
-            part.version, part.bytes = method.images_seen, method.allocated_bytes()
+            part.version, part.bytes = method.images_seen, method.state.allocated_bytes()
         if not self._overlapping:
             self._finish(parts)
             self._answer_zero_shot(parts)
@@ -257,7 +257,7 @@ def _warm_up(computing: Computing, answers: BatchAnswers) -> None:
         # one more than are needed to record: pinned memory for as many answers that are on their way
         _compute_blank(computing, answers, [_divided(size, n) for n in range(CALLS_TO_RECORD + 1)])
     with ExitStack() as stack:  # other kernels are the best for a memory that is full
-        for memory in answers.method.memories.values():
+        for memory in answers.method.state.memories.values():
             stack.enter_context(memory.rehearsal())
         _compute_blank(computing, answers, [_divided(size) for size in sizes])
     for count in _other_counts(sizes):  # they pass in one of these sizes, but are copied as they are

@@ -135,7 +135,9 @@ class LoadedStream:
 
         It waits for a GPU, so that the thread of the device does not ask.
         """
-        known = [fill for memory in self.method.memories.values() if (fill := memory.fill()) is not None]
+        known = [
+            fill for memory in self.method.state.memories.values() if (fill := memory.fill()) is not None
+        ]
         return (sum(held for held, _ in known), sum(most for _, most in known)) if known else None
 
 

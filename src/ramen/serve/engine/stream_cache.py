@@ -24,7 +24,7 @@ from ramen.client.operations import (
 )
 from ramen.methods import Method
 from ramen.methods._registry import create, describe
-from ramen.methods._saved_state import ForeignStateError
+from ramen.methods._state import ForeignStateError
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.predict.answers import BatchAnswers, FailureLog
 from ramen.serve.engine.scheduler import Scheduler
@@ -214,7 +214,7 @@ class StreamCache:
         facts = await self.facts_of(stream)
         recipe = await self._methods.recipe_of(facts.classes)
         method = await self.disk(self._methods.create, recipe)
-        async with self._room_for(max(facts.memory_bytes, method.allocated_bytes())):
+        async with self._room_for(max(facts.memory_bytes, method.state.allocated_bytes())):
             store, error = await self.disk(self._open, stream, facts, method)
         if error is not None:
             self._fail("a stream starts without its state, and nothing is kept", error)
@@ -271,7 +271,7 @@ class StreamCache:
             stream.update(images=max(facts.images, seen), saved=min(facts.saved, seen))
         answers = BatchAnswers(method, self._failures, all_probabilities=True)
         recent = RecentAnswers(method.classifier.classes, self._settings.keep_changed)
-        loaded = LoadedStream(method, store, answers, recent, method.allocated_bytes())
+        loaded = LoadedStream(method, store, answers, recent, method.state.allocated_bytes())
         stream.loaded = self._loaded[stream] = loaded
         self.bytes += loaded.bytes
         self._scheduler.loaded()
