@@ -113,7 +113,6 @@ class Method(ABC):
         self.one_caller = _OneCaller()
         self._refused = torch.zeros((), dtype=torch.int64, device=classifier.device)
         self._recorder = classifier.recorder()
-        self._records = self._recorder.records_on(classifier.device)
         self._runner = Runner(self, self._recorder)
         self.setup()
 
@@ -162,8 +161,8 @@ class Method(ABC):
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether batch mates change an answer, if parameters decide that; by default the record's."""
-        return self.info.batch_dependent
+        """Whether batch mates change an answer: as the record says, or through the batch's statistics."""
+        return self.info.batch_dependent or getattr(self, "statistics", "source") == "batch"
 
     # -- to be used by a method ---------------------------------------------------------------------
 

@@ -247,10 +247,9 @@ def finish(method: "Method", answer: Answer, images: Tensor, home: torch.device,
     refused, zero_shot, clf = ~usable, answer.zero_shot_logits, method.classifier
     method._refused += refused.sum()
 
-    @torch.no_grad()
-    @plain_numerics()
     def encoded() -> Tensor:
-        return finite_or_zero(clf.logits(clf.encode(images))).to(home)
+        with plain_numerics(), torch.no_grad():
+            return finite_or_zero(clf.logits(clf.encode(images))).to(home)
 
     entries = answer.support().to(home) if support and answer.support is not None else None
     logits, fallback = answer.logits.to(home), refused.to(home)

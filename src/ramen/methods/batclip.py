@@ -172,11 +172,6 @@ class Batclip(Method):
         texts = [template.replace("{}", name) for name in names for template in self.templates]
         return encode_text.affine_prompts(texts, self.prompts_at_once)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step."""
         clf = self.classifier

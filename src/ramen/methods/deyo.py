@@ -123,11 +123,6 @@ class Deyo(Method):
         )
         self.add_state("seen", torch.zeros((), dtype=torch.int64, device=classifier.device), minimum=0)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step on the images that both filters keep."""
         options: dict[str, Any] = {"of": "embeddings", "statistics": self.statistics}

@@ -128,11 +128,6 @@ class Eata(Method):
         self.add_state("frequencies", torch.full_like(per_class, 1 / classes), minimum=0)
         self.add_state("batches", torch.zeros((), dtype=torch.int64, device=base.device), minimum=0)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     # -- before the stream --------------------------------------------------------------------------
 
     @plain_numerics()

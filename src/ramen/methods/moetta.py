@@ -103,11 +103,6 @@ class Moetta(Method):
         self.add_state("mean_entropy", start.new_zeros(()), minimum=0)
         self.add_state("batches", torch.zeros((), dtype=torch.int64, device=start.device), minimum=0)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     def adapt(self, images: Tensor, usable: Tensor) -> Answer:
         """Predict with the experts so far, then take one step on the images of low entropy."""
         embeddings, gradient, mean = self._embeddings_and_gradient(images, usable)

@@ -93,11 +93,6 @@ class Note(Method):
             )
         )
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, renew the memory, take one step on it."""
         statistics = self.statistics

@@ -106,11 +106,6 @@ class Sar(Method):
         self.add_state("started", torch.zeros((), dtype=torch.bool, device=base.device))
         self.add_state("resets", torch.zeros((), dtype=torch.int64, device=base.device), minimum=0)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far; one step up, one step down; reset if the loss has collapsed."""
         statistics = self.statistics

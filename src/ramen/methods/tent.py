@@ -64,11 +64,6 @@ class Tent(Method):
     def setup(self) -> None:
         self._weights = OnlineWeights(self, self.optimizer, self.lr, momentum=self.momentum)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether predictions depend on the rest of the batch: only with the batch's statistics."""
-        return self.statistics == "batch"
-
     def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the weights so far, then take one step."""
         seen = yield Pass(images, self.affine, LOSSES[self.loss], usable, statistics=self.statistics)
