@@ -216,6 +216,17 @@ class _LooksAtItsBatch(_Honest):
         return ramen.Answer(answer.logits - answer.logits.mean(0), answer.zero_shot_logits, usable)
 
 
+class _SharesItsMemory(_Honest):
+    """Streams learn from each other."""
+
+    def adapt(self, images: Tensor, usable: Tensor) -> ramen.Answer:
+        answer = super().adapt(images, usable)
+        latest = self.classifier.__dict__.setdefault("latest", {})
+        others = sum((sums for key, sums in latest.items() if key != id(self)), torch.zeros(()))
+        latest[id(self)] = self.sums
+        return ramen.Answer(answer.logits + others, answer.zero_shot_logits, answer.usable)
+
+
 class _ChangesItsInput(_Honest):
     def predict(self, images: Tensor, **kwargs: object) -> ramen.Prediction:
         if isinstance(images, Tensor) and images.is_floating_point() and not images.is_inference():
@@ -283,6 +294,7 @@ def test_passes_are_counted_with_a_memory_of_the_batch_size(monkeypatch: pytest.
         (_LearnsFromBatchesOfNothing, "non_finite_images"),
         (_ForgetsItsBounds, "bad_parameters"),
         (_LooksAtItsBatch, "batch_independence"),
+        (_SharesItsMemory, "streams_together"),
         (_ChangesItsInput, "inputs_stay"),
         (_RunsTwice, "passes"),
     ],

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ramen.encoder.statistics import of_batch
+from ramen.encoder.statistics import Statistics, of_batch
 from ramen.kernels.graphs import holds
 from ramen.methods._losses import entropy
 from ramen.models.classifier import ZeroShotClassifier
@@ -44,7 +44,7 @@ class Pass:
         of: What the loss is of, and the last thing that is computed: "logits", "embeddings", or "features",
             which are embeddings in the length that the encoder gives them.
         statistics: What BatchNorm layers normalise with: "source" for their running statistics, "batch" for
-            those of the usable images.
+            those of the usable images, or a tensor like ``AffineEncoder.base_statistics``.
         common: In a group: all processes have the same images, and gradients are averaged.
         repeat: Whether the pass is repeated without the images that overflow, if one does: it spoils a
             gradient of the batch, and the batch's statistics.
@@ -72,7 +72,7 @@ class Pass:
         *tensors: Tensor,
         each: bool = False,
         of: str = "logits",
-        statistics: str = "source",
+        statistics: str | Tensor = "source",
         common: bool = False,
         repeat: bool = True,
     ) -> None:
@@ -307,7 +307,7 @@ def _forward(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor) -> Se
         embeddings = classifier.encode(
             images,
             wanted.affine,
-            statistics=None if usable is None else of_batch(wanted.statistics, usable),
+            statistics=_statistics(wanted, usable),
             normalize=wanted.of != "features",
         )
         return embeddings, classifier.logits(embeddings) if wanted.of == "logits" else _NOT_ASKED
@@ -322,6 +322,12 @@ def _forward(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor) -> Se
         embeddings, logits = once(raw, usable)
         finite = _finite(embeddings, logits)
     return Seen(embeddings, logits, usable=usable & finite, images=raw)
+
+
+def _statistics(wanted: Pass, usable: Tensor | None) -> Statistics | None:
+    if isinstance(wanted.statistics, Tensor):
+        return Statistics(share=0, stored=wanted.statistics)
+    return None if usable is None else of_batch(wanted.statistics, usable)
 
 
 def _finite(embeddings: Tensor, logits: Tensor | None) -> Tensor:
@@ -399,7 +405,7 @@ def _differentiated(classifier: ZeroShotClassifier, wanted: Pass, images: Tensor
         embeddings = classifier.encode(
             images,
             affine,
-            statistics=of_batch(wanted.statistics, usable),
+            statistics=_statistics(wanted, usable),
             normalize=wanted.of != "features",
         )
         if not wanted.is_of_rows:

@@ -133,7 +133,6 @@ class Rotta(Method):
         )
         self.add_state("arrived", torch.zeros((), dtype=torch.int64, device="cpu"), minimum=0)
         # What stays in the memory is decided on the host: on a GPU the passes are recorded, not the step.
-        self._logits = self._recorder.record(partial(_stored_logits, classifier))
         self._lesson = self._recorder.record(partial(_lesson, classifier))
 
     @property
@@ -144,12 +143,9 @@ class Rotta(Method):
     def adapt(self, images: Tensor, usable: Tensor) -> Steps:
         """Predict with the teacher, offer the batch to the memory, update after every ``interval`` images."""
         usable = usable & self._remembered.storable(images)
-        if self._stored:
-            (logits,) = self._logits(images, self.teacher, getattr(self, _TEACHERS))
-            usable = usable & logits.isfinite().all(1)
-        else:
-            seen = yield Pass(images, self.teacher, None, usable)
-            logits, usable = seen.logits, seen.usable
+        statistics = getattr(self, _TEACHERS) if self._stored else "source"
+        seen = yield Pass(images, self.teacher, None, usable, statistics=statistics)
+        logits, usable = seen.logits, seen.usable
         probabilities = logits.softmax(1)
         entropies = -(probabilities * torch.log(probabilities + 1e-6)).sum(1)
 
@@ -210,14 +206,6 @@ class Rotta(Method):
             raise ValueError("arrived in the state must be at least the number of images held")
         for name in self._stored:
             expect_at_least(f"the variances of {name}", content[name][1], 0)
-
-
-def _stored_logits(
-    classifier: ZeroShotClassifier, images: Tensor, affine: Tensor, stored: Tensor
-) -> tuple[Tensor]:
-    """The logits with these norm parameters and these stored statistics."""
-    statistics = Statistics(share=0, stored=stored)
-    return (classifier.logits(classifier.encode(images, affine, statistics=statistics)),)
 
 
 def _lesson(

@@ -1,8 +1,11 @@
 """Clauses of the contract about answers: what they are, and what they must not depend on or change."""
 
+from itertools import pairwise
+
 import torch
 
 from ramen.methods._registry import get_method
+from ramen.methods._runner import predict_together
 from ramen.testing.bench import Bench, CountingClassifier, assert_same, tolerance
 
 
@@ -114,6 +117,22 @@ def check_batch_independence(bench: Bench) -> None:
     together = bench.fresh().predict(batch).logits
     alone = torch.cat([bench.fresh().predict(image[None]).logits for image in batch])
     assert torch.allclose(together, alone, atol=tolerance(bench)), "an image alone gets another answer"
+
+
+def check_streams_together(bench: Bench) -> None:
+    """Streams whose passes are shared are answered like each of them alone, and learn the same."""
+    together, alone = ([bench.fresh() for _ in range(2)] for _ in range(2))
+    for parts in pairwise(bench.batches):
+        answers = predict_together(list(zip(together, parts, strict=True)))
+        for method, images, answer in zip(alone, parts, answers, strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            expected = method.predict(images)
+            assert torch.allclose(answer.logits, expected.logits, atol=tolerance(bench)), (
+                "a stream among others gets other answers"
+            )
+    seen = [(method.images_seen, method.images_refused) for method in together]
+    assert seen == [(method.images_seen, method.images_refused) for method in alone], "images were miscounted"
 
 
 def check_passes(bench: Bench) -> None:

@@ -30,6 +30,7 @@ CONTRACT: tuple[Callable[[Bench], None], ...] = (
     bad_input.check_overflowing_images,
     answers.check_gradient_modes,
     answers.check_batch_independence,
+    answers.check_streams_together,
     answers.check_passes,
     bad_input.check_bad_input,
     bad_input.check_bad_parameters,
