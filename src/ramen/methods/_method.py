@@ -4,9 +4,8 @@ import copy
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ramen.kernels.graphs import CALLS_TO_RECORD
 from ramen.memory.base import StreamMemory
-from ramen.methods._passes import Answer, Prediction, Steps, joined_support
+from ramen.methods._passes import Answer, Prediction, Steps
 from ramen.methods._registry import (
     AUTO,
     Field,
@@ -26,7 +25,7 @@ from ramen.methods._registry import (
     fields_of,
     nearest_published,
 )
-from ramen.methods._runner import Runner, finish, learning, receive
+from ramen.methods._runner import Runner, finish, joined, receive
 from ramen.methods._state import (
     CONTENT,
     Identity,
@@ -273,26 +272,15 @@ class Method(ABC):
         tags = _check_tags(tags, len(images))
         if return_support and not self.retrieves:
             raise ValueError(f"return_support: method {self.info.name!r} retrieves no entries")
-        pieces = self._pieces(len(images))
-        if len(pieces) > 1:
-            own = [None if tags is None else tags[piece] for piece in pieces]
-            with self.one_caller:
-                return _joined(
-                    [
-                        self.predict(images[piece], tags=tag, return_support=return_support)
-                        for piece, tag in zip(pieces, own, strict=True)
-                    ]
-                )
         with self.one_caller, plain_numerics(), torch.no_grad():
-            total = self._begin(len(images))
             images, usable, home = receive(self, images)
-            if self._runner.records_steps(self):
-                answer = self._runner.step(self, images, usable, tags, return_support)
-            else:
-                work = partial(self._runner.answer, self, images, usable)
-                answer = learning(self, len(images), tags, work)
-            self.images_seen += total
-            return finish(self, answer, images, home, return_support)
+            answers = []
+            for piece in self._pieces(len(images)):
+                total = self._begin(piece.stop - piece.start)
+                part = images[piece], usable[piece], None if tags is None else tags[piece]
+                answers.append(self._runner.answer_and_learn(self, *part, support=return_support))
+                self.images_seen += total
+            return finish(self, joined(answers), images, home, return_support)
 
     def _pieces(self, images: int) -> list[slice]:
         """The parts of a batch that one step each takes; in a group, of the whole batch."""
@@ -493,17 +481,6 @@ class Method(ABC):
     def memory_bytes(self) -> int:
         """The most that the method will ever keep of the stream."""
         return self.state.most_bytes()
-
-
-def _joined(parts: Sequence[Prediction]) -> Prediction:
-    """One prediction of those for consecutive images."""
-    supports = [part.support for part in parts]
-    return Prediction(
-        torch.cat([part.logits for part in parts]),
-        lambda: torch.cat([part.zero_shot_logits for part in parts]),
-        torch.cat([part.fallback for part in parts]),
-        joined_support([one for one in supports if one is not None]) if all(supports) else None,
-    )
 
 
 class _OneCaller:

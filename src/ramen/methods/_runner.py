@@ -92,10 +92,12 @@ class Runner:
         seen = self._passes.give(wanted, prepared)
         return seen if peers is None or not has_gradient_of_all else seen.averaged(peers)
 
-    def step(
-        self, method: "Method", images: Tensor, usable: Tensor, tags: Tensor | None, support: bool
+    def answer_and_learn(
+        self, method: "Method", images: Tensor, usable: Tensor, tags: Tensor | None, *, support: bool
     ) -> Answer:
-        """A whole step from a graph."""
+        """The answer of one step, whose new states are stored; from a graph, if one may hold it."""
+        if not self.records_steps(method):
+            return learning(method, len(images), tags, partial(self.answer, method, images, usable))
         device, batch = images.device, len(images)
         first = _admit(method, batch)
         tensors = self.recorded[support](
@@ -257,6 +259,20 @@ def finish(method: "Method", answer: Answer, images: Tensor, home: torch.device,
         return Prediction(logits, encoded, fallback, entries)
     instead = encoded() if zero_shot is None else finite_or_zero(zero_shot).to(home)
     return Prediction(torch.where(fallback[:, None], instead, logits), instead, fallback, entries)
+
+
+def joined(answers: list[Answer]) -> Answer:
+    """One answer of those for consecutive images."""
+    if len(answers) == 1:
+        return answers[0]
+    zero_shot = [answer.zero_shot_logits for answer in answers if answer.zero_shot_logits is not None]
+    supports = [answer.support for answer in answers if answer.support is not None]
+    return Answer(
+        torch.cat([answer.logits for answer in answers]),  # type: ignore[misc]
+        torch.cat(zero_shot) if len(zero_shot) == len(answers) else None,
+        torch.cat([answer.usable for answer in answers]),
+        (lambda: joined_support([one() for one in supports])) if len(supports) == len(answers) else None,
+    )
 
 
 def settings_of(method: "Method") -> tuple[Any, ...]:
@@ -483,7 +499,7 @@ class _Stream:
         method = self._method
         with self._failing_alone():
             if self._error is None:
-                answer = _joined([run.answer for run in self._runs if run.answer is not None])
+                answer = joined([run.answer for run in self._runs if run.answer is not None])
                 return finish(method, answer, self._images, self._home, support and method.retrieves)
         assert self._error is not None
         return self._error
@@ -494,20 +510,6 @@ class _Stream:
             yield
         except Exception as error:
             self._error = error
-
-
-def _joined(answers: list[Answer]) -> Answer:
-    """One answer of those for consecutive images."""
-    if len(answers) == 1:
-        return answers[0]
-    zero_shot = [answer.zero_shot_logits for answer in answers if answer.zero_shot_logits is not None]
-    supports = [answer.support for answer in answers if answer.support is not None]
-    return Answer(
-        torch.cat([answer.logits for answer in answers]),  # type: ignore[misc]
-        torch.cat(zero_shot) if len(zero_shot) == len(answers) else None,
-        torch.cat([answer.usable for answer in answers]),
-        (lambda: joined_support([one() for one in supports])) if len(supports) == len(answers) else None,
-    )
 
 
 # -- passes that streams share ----------------------------------------------------------------------------
