@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -105,18 +104,9 @@ def _refusal(response: "httpx.Response") -> ServerError:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """The header in seconds; a date is also allowed in HTTP."""
-    text = headers.get("retry-after")
-    if text is None:
-        return None
     try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        now = parsedate_to_datetime(headers["date"])
-        return max(0.0, (parsedate_to_datetime(text) - now).total_seconds())
-    except (ValueError, TypeError, KeyError):
+        return max(0.0, float(headers["retry-after"]))
+    except (KeyError, ValueError):  # HTTP also allows a date there: then the pauses are the client's own
         return None
 
 

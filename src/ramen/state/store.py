@@ -11,7 +11,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -242,6 +242,7 @@ class StateStore:
         self._writers = writers
         self._pending: tuple[_Write | None, Future[int]] | None = None
         self._tidying: tuple[int, Future[int]] | None = None
+        self._closing = False
         self._unsaved: Sequence[Result] = self.answers  # of the last batch, once there is one
         self._learned = 0  # images since the last write
         if found.facts and found.recovered and not found.continues:
@@ -297,8 +298,9 @@ class StateStore:
         except Exception:
             log.exception("what was learned last could not be saved")
         finally:
+            self._closing = True
             if self._tidying is not None and not self._tidying[1].cancel():
-                self._end_tidying()
+                self._tidying[1].exception()  # waits; what was not done is done another time
             self._stack.close()
 
     @property
@@ -414,7 +416,13 @@ class StateStore:
         replay = Replay(self._files, last)
         if replay.lost:
             raise DamagedError("; ".join(replay.lost.values()))  # left for the next opening to report
-        return self._files.replace_up_to(last, replay.records())
+        return self._files.replace_up_to(last, self._while_open(replay.records()))
+
+    def _while_open(self, records: Iterator[list[memoryview]]) -> Iterator[list[memoryview]]:
+        for pieces in records:
+            if self._closing:  # which must not take long
+                raise InterruptedError("the store was closed")
+            yield pieces
 
     def _end_tidying(self) -> None:
         assert self._tidying is not None
