@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,6 @@ from ramen.experiments.tune import (
     chosen_table,
     load_spaces,
     plan_search,
-    refuse_tuning_stream,
     search_result,
     tuning_domains,
 )
@@ -273,22 +273,26 @@ def test_streams_of_the_search_are_refused(tuned, tmp_path):
     options = {"domains": ["fog", "spatter"], "pictures": 3}
     with pytest.raises(ValueError, match="--tuned: the values were chosen on spatter of tiny"):
         plan(["tent"], tuned=tuned, data_options=options)
-    # also if the plan was made before anybody knew
-    (experiment,) = plan(["tent"], tuned=tuned)
-    unchecked = Experiment(**{**vars(experiment), "data_options": options})
+    # also if nobody knew before the stream was made
+    np.savez(tmp_path / "x.npz", labels=[0], spatter=np.zeros((1, 32, 32, 3), np.uint8), classes=["cat"])
+    own = TunedValues.read(written(tmp_path, data="arrays"))
+    (experiment,) = plan(["tent"], tuned=own, data="arrays", root=tmp_path / "x.npz", model="tiny")
     with pytest.raises(ValueError, match="they must not be tested there"):
-        run_all([unchecked], tmp_path)
-    assert not list(tmp_path.glob("tiny/**/*.json"))
+        run_all([experiment], tmp_path / "out")
+    assert not list(tmp_path.glob("out/**/*.json"))
 
 
 def test_what_counts_as_the_same_stream(tuned):
-    record = tuned.record("tent", "tiny")
-    refuse_tuning_stream(record, "tiny", 0, ["fog"])
-    refuse_tuning_stream(record, "tiny", 0)
-    refuse_tuning_stream(record, "cifar10c", 1000, ["spatter"])
-    for seed, domains in ((1000, ["fog"]), (1000, None), (0, ["saturate"]), (0, ["fog", "spatter"])):
+    def on(seed, *domains, data="tiny"):
+        root = None if data == "tiny" else "DATA"
+        given = {"model": "tiny", "data": data, "root": root, "data_options": {"domains": list(domains)}}
+        return plan(["tent"], tuned=tuned, seeds=[seed], **given)
+
+    assert on(0, "fog")
+    assert on(1000, "spatter", data="cifar10c")
+    for seed, domains in ((1000, ["fog"]), (1000, []), (0, ["saturate"]), (0, ["fog", "spatter"])):
         with pytest.raises(ValueError, match="--tuned"):
-            refuse_tuning_stream(record, "tiny", seed, domains)
+            on(seed, *domains)
 
 
 def test_values_for_another_model_or_method_are_refused(tuned):

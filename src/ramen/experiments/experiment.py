@@ -123,9 +123,9 @@ class Experiment:
         object.__setattr__(self, "model", full_name(self.model))
         object.__setattr__(self, "recorded_model", recorded_name(self.model))
         if self.tuned is not None:
-            from ramen.experiments.tune import require_own_stream
+            from ramen.experiments.tune import check_stream
 
-            require_own_stream(self)
+            check_stream(self)
 
     def load_method(self) -> None:
         """Make its method and its model known, in a process that is not the one that planned it."""
@@ -222,7 +222,6 @@ def plan(
     """
     import ramen.data.catalogue as datasets
     from ramen.data.streams.stream import resolve_protocol
-    from ramen.experiments.tune import refuse_tuning_stream
     from ramen.models.names import recorded_name
 
     load_plugins(given.get("imports") or ())
@@ -246,9 +245,6 @@ def plan(
     records = {
         name: None if tuned is None else tuned.record(name, recorded_name(base["model"])) for name in names
     }
-    for record in filter(None, records.values()):
-        for seed in seeds:  # domains that are not named are checked when the stream is made
-            refuse_tuning_stream(record, data, seed, options.get("domains"))
     return [
         Experiment(
             method=method,

@@ -19,7 +19,7 @@ from ramen.experiments.group import Team
 from ramen.experiments.measure import PeakMemory, Stopwatch, wait_for
 from ramen.experiments.outcome import Outcome
 from ramen.experiments.store import Claim, Progress, Store
-from ramen.experiments.tune import refuse_tuning_stream
+from ramen.experiments.tune import check_stream
 from ramen.experiments.values import plain
 from ramen.methods._passes import Prediction
 from ramen.methods._registry import create
@@ -191,7 +191,7 @@ class Run:
             raise ValueError(f"window must be None in a group of processes, got {experiment.window}")
         if experiment.tuned is not None:
             domains = [stream.dataset.domains[number].name for number in sorted(set(stream.domain.tolist()))]
-            refuse_tuning_stream(experiment.tuned, experiment.data, stream.seed, domains)
+            check_stream(experiment, domains)
         self.experiment, self.classifier, self.stream = experiment, classifier, stream
         self.method = create(
             experiment.method,

@@ -383,37 +383,30 @@ class TunedValues:
         return {**self.facts, "parameters": dict(self.chosen[method])}
 
 
-def refuse_tuning_stream(
-    tuned: Mapping[str, Any], data: str, seed: int, domains: Iterable[str] | None = None
-) -> None:
-    """Raise ValueError if parameters were chosen, with labels, on a stream like this one.
+def check_stream(experiment: Experiment, domains: Iterable[str] = ()) -> None:
+    """Raise ValueError if its parameters were chosen with labels on its stream, or without on another one.
 
     Args:
-        tuned: As ``TunedValues.record`` returns it.
-        data: The data set of the stream.
-        seed: Its seed.
-        domains: Its domains, if they are known yet.
+        experiment: What is to be run.
+        domains: Those of its stream, if they are known beside those that it names.
     """
-    if data != tuned["data"] or not tuned.get("labels", True):
-        return
-    shared = [domain for domain in domains or () if domain in tuned["domains"]]
-    for what, found in ((", ".join(shared), shared), (f"seed {seed}", seed in tuned["seeds"])):
-        if found:
-            raise ValueError(
-                f"--tuned: the values were chosen on {what} of {data}: they must not be tested there; choose "
-                f"{'other domains' if shared else 'another seed'}"
-            )
-
-
-def require_own_stream(experiment: Experiment) -> None:
-    """Raise ValueError if parameters were chosen without labels on another stream than the experiment's."""
     tuned = experiment.tuned
-    if tuned is None or tuned.get("labels", True):
+    if tuned is None:
         return
-    own = {**experiment.identity(), "seeds": [experiment.seed]}
-    for name in (*_OWN_STREAM, "seeds"):
-        if own[name] != tuned[name]:
+    if not tuned.get("labels", True):
+        own = {**experiment.identity(), "seeds": [experiment.seed]}
+        for name in (*_OWN_STREAM, "seeds"):
+            if own[name] != tuned[name]:
+                raise ValueError(
+                    f"--tuned: the values were chosen without labels for the stream with {name} "
+                    f"{tuned[name]!r}, got {own[name]!r}: they are for that stream alone"
+                )
+    elif experiment.data == tuned["data"]:
+        tested = (*domains, *(experiment.data_options.get("domains") or ()))
+        shared = ", ".join(dict.fromkeys(domain for domain in tested if domain in tuned["domains"]))
+        if shared or experiment.seed in tuned["seeds"]:
             raise ValueError(
-                f"--tuned: the values were chosen without labels for the stream with {name} {tuned[name]!r}, "
-                f"got {own[name]!r}: they are for that stream alone"
+                f"--tuned: the values were chosen on {shared or f'seed {experiment.seed}'} of "
+                f"{experiment.data}: they must not be tested there; choose "
+                f"{'other domains' if shared else 'another seed'}"
             )
