@@ -10,7 +10,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments import checkpoint, run
 from ramen.experiments.checkpoint import Checkpoint
 from ramen.experiments.experiment import plan
@@ -32,30 +31,16 @@ def experiment(method="ramen", **changes):
     return one
 
 
-@pytest.fixture(scope="module")
-def classifier():
-    return load_model("tiny", OBJECTS)
-
-
 @pytest.fixture(autouse=True)
-def quick(classifier, monkeypatch):
-    monkeypatch.setattr(run, "load_model", lambda *_, **__: classifier)
+def quick(one_classifier, monkeypatch):
     monkeypatch.setattr(checkpoint, "_PATIENCE", 0)
 
 
 @pytest.fixture(scope="module")
-def whole(classifier, tmp_path_factory):
+def whole(one_classifier, tmp_path_factory):
     """The results of runs that nothing disturbed."""
-    found = {}
-
-    def of(one):
-        if one.key() not in found:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(run, "load_model", lambda *_, **__: classifier)
-                (found[one.key()],) = run_all([one], tmp_path_factory.mktemp("whole"))
-        return found[one.key()]
-
-    return of
+    folder = tmp_path_factory.mktemp("whole")
+    return lambda one: run_all([one], folder)[0]
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner
 
 import ramen
-from ramen.cli import app
 from ramen.data.drawings.tiny import DOMAINS
 from ramen.experiments import demo
 from ramen.methods._passes import Support
+from tests.helpers.ramen_command import ramen as ramen_command
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +73,11 @@ def test_the_runs_are_ordinary_ones(quick, tmp_path):
     records, _, _ = quick
     (own,) = (one for one in records if one["experiment"]["method"] == "entmin")
     given = [f"--data-set={key}={value}" for key, value in own["experiment"]["data_options"].items()]
-    said = CliRunner().invoke(
-        app, ["run", "--data=tiny", "--method=entmin", *given, "--out", str(tmp_path), "--json"]
-    )
+    said = ramen_command("run", "--data=tiny", "--method=entmin", *given, "--out", tmp_path, "--json")
     (again,) = json.loads(said.stdout)
     assert again["experiment"] == own["experiment"]
     assert again["scores"] == own["scores"]
     assert own["preset"] == "tiny"
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["demo", *arguments])
 
 
 def test_own_classes_and_one_method(tmp_path):
@@ -98,8 +91,7 @@ def test_own_classes_and_one_method(tmp_path):
         "3",
         "--json",
     ]
-    result = invoke(*given, "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
+    result = ramen_command("demo", *given, "--out", tmp_path)
     results = json.loads(result.stdout)
     runs = [one["experiment"] for one in results["runs"]]
     assert [one["method"] for one in runs] == ["ensemble", "entmin"]

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from ramen.cli import app
 from ramen.experiments.experiment import Experiment, plan
 from ramen.experiments.store import write_result
 from ramen.experiments.tune import SEEDS, load_spaces, plan_search, tuning_domains
@@ -19,6 +17,7 @@ from ramen.experiments.variations import experiments, parse_variation
 from tests.experiments.pages import report
 from tests.fakes.published_results import published_result
 from tests.fakes.results import sample_result
+from tests.helpers.ramen_command import ramen
 
 GOLDEN = Path(__file__).with_name("golden")
 KINDS = ("accuracy", "averages", "ranking", "time", "memory", "changes")
@@ -26,9 +25,7 @@ DOMAINS = ("fog", "snow", "frost", "brightness", "contrast")
 
 
 def printed(*words: object) -> str:
-    answer = CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "140", "TERM": "dumb"})
-    assert answer.exit_code == 0, answer.output + answer.stderr
-    return answer.stdout
+    return ramen(*words).stdout
 
 
 def check(name: str, text: str) -> None:
@@ -152,6 +149,11 @@ def test_sweep(swept: tuple[Path, Path]) -> None:
     assert names == [
         f"cifar100c-mixed-ramen-{name}.png" for name in ("ablation", "batch", "placement", "topk")
     ]
+
+
+def test_sweep_as_csv(swept: tuple[Path, Path]) -> None:
+    """One header for all rows."""
+    check("sweep.csv", printed(*swept_words(swept), "--format", "csv"))
 
 
 def test_sweep_as_json(swept: tuple[Path, Path]) -> None:

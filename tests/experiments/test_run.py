@@ -14,15 +14,9 @@ from ramen.experiments.run import Run
 from ramen.experiments.store import DamagedResultError, read_result, write_result
 from ramen.experiments.workers import run_all
 from ramen.methods import _registry
-from tests.experiments.tiny_runs import DATA, files_of, planned
+from tests.experiments.tiny_runs import files_of, planned
 
 pytestmark = pytest.mark.usefixtures("one_classifier")
-
-
-def ramen_data(**options):
-    from ramen.data.catalogue import load
-
-    return load("tiny", **{**DATA, **options})
 
 
 def test_a_finished_run_is_read_and_not_repeated(mixed, monkeypatch):

@@ -1,29 +1,15 @@
 """``ramen compare`` with made-up results."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from ramen.cli import app
 from ramen.experiments import workers
 from ramen.experiments.store import write_result
 from tests.fakes.published_results import published_result
 from tests.fakes.results import sample_result
-
-cli = CliRunner()
-
-
-WIDE = {"COLUMNS": "140", "TERM": "dumb"}
-
-
-def ramen(*arguments: object, code: int = 0, env=WIDE):
-    result = cli.invoke(app, list(map(str, arguments)), env=env)
-    assert result.exit_code == code, result.output + result.stderr
-    return result
+from tests.helpers.ramen_command import ramen
 
 
 @pytest.fixture
@@ -35,7 +21,7 @@ def store(tmp_path) -> Path:
 
 
 def test_averages_come_first_in_a_narrow_terminal(store) -> None:
-    text = ramen("compare", store, env={"COLUMNS": "80", "TERM": "dumb"}).stdout
+    text = ramen("compare", store, columns=80).stdout
     assert text.index("Averages over domains") < text.index("Accuracy in %")
     assert max(map(len, text.splitlines())) <= 80
 
@@ -47,15 +33,7 @@ def test_damaged_files_are_reported_on_standard_error(store) -> None:
     assert "damaged" not in result.stdout
 
 
-def test_formats(store, tmp_path) -> None:
-    assert ramen("compare", store, "--format", "markdown").stdout.startswith("**Accuracy in %: CIFAR-10-C")
-    latex = ramen("compare", store, "--format", "latex", "--table", "time").stdout
-    assert latex.count("\\begin{tabular}") == 1
-    text = ramen("compare", store, "--format", "csv", "--table", "averages").stdout
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["method"] for row in rows] == ["clip", "tent", "ramen"]
-    assert float(rows[2]["paper"]) == 72.7
-    assert float(rows[2]["measured"]) == pytest.approx(73.15, abs=0.01)
+def test_a_file_in_place_of_the_terminal(store, tmp_path) -> None:
     ramen("compare", store, "--out", tmp_path / "out" / "table.tex")
     assert (tmp_path / "out" / "table.tex").read_text().count("\\begin{tabular}") == 3
 

@@ -7,31 +7,23 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from ramen.cli import app
 from ramen.experiments.experiment import plan
 from ramen.experiments.options import ExperimentOptions, ParallelOptions
 from ramen.experiments.workers import run_all
 from ramen.utils import pools
 from ramen.utils.sealed import unseal
 from tests.helpers.forked_processes import CONTEXT
+from tests.helpers.ramen_command import ramen
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 from tests.helpers.waiting import checkpoint_of, has_ended, process_of, wait_until
 
 FEW = ("--data-set", "pictures=6", "--domain", "fog", "--domain", "neon", "--device", "cpu")
-WIDE = {"COLUMNS": "140", "TERM": "dumb"}
 
 
 @pytest.fixture
 def quick_processes(monkeypatch):
     monkeypatch.setattr(pools.multiprocessing, "get_context", lambda kind: CONTEXT)
-
-
-def command(*arguments, code=0):
-    result = CliRunner().invoke(app, list(map(str, arguments)), env=WIDE)
-    assert result.exit_code == code, result.output + result.stderr
-    return result
 
 
 def without_times(printed):
@@ -46,13 +38,13 @@ def without_times(printed):
 @pytest.mark.usefixtures("quick_processes")
 def test_compare_prints_the_same(tmp_path):
     asked = ("compare", "--run", "--method", "ramen", "--method", "tent", "--seeds", 2, *FEW, "--json")
-    sequential = command(*asked, "--store", tmp_path / "a")
-    queued = command(*asked, "--store", tmp_path / "b", "--jobs", 2)
+    sequential = ramen(*asked, "--store", tmp_path / "a")
+    queued = ramen(*asked, "--store", tmp_path / "b", "--jobs", 2)
     assert json.loads(queued.stdout)["failed"] == []
     assert without_times(queued.stdout) == without_times(sequential.stdout)
     assert queued.stderr.count("finished in") == 4
     assert queued.stderr.count("model      tiny") == 1
-    again = command(*asked, "--store", tmp_path / "b", "--jobs", 2)
+    again = ramen(*asked, "--store", tmp_path / "b", "--jobs", 2)
     assert again.stdout == queued.stdout
     assert "finished in" not in again.stderr  # nothing was left to run
 
@@ -61,7 +53,7 @@ def test_compare_prints_the_same(tmp_path):
 def test_failed_runs_are_reported_after_the_others(tmp_path):
     common = (*FEW, "--store", tmp_path, "--jobs", 2, "--set", "ramen.capacity=3")
     wrong = ("--set", "ramen.topk=9")
-    shown = command(
+    shown = ramen(
         "compare", "--run", "--method", "ramen", "--method", "tent", *common, *wrong, "--json", code=1
     )
     content = json.loads(shown.stdout)
@@ -74,10 +66,10 @@ def test_failed_runs_are_reported_after_the_others(tmp_path):
     place = lines.index("failed: ramen seed 0: topk must be between 1 and capacity=3, got 9")
     assert lines[place + 1] == f"  its log is {log}"
     assert lines[-1] == "  | ValueError: topk must be between 1 and capacity=3, got 9"
-    alone = command("compare", "--run", "--method", "ramen", *common, *wrong, "--json", code=1)
+    alone = ramen("compare", "--run", "--method", "ramen", *common, *wrong, "--json", code=1)
     assert json.loads(alone.stdout)["tables"] == []
 
-    swept = json.loads(command("sweep", "--vary", "topk=1,2,9", *common, "--json", code=1).stdout)
+    swept = json.loads(ramen("sweep", "--vary", "topk=1,2,9", *common, "--json", code=1).stdout)
     assert [row.get("value") for row in swept["tables"][0]["rows"]] == [1, 2, None, None]
     assert [one["experiment"]["parameters"]["topk"] for one in swept["failed"]] == [9]
 

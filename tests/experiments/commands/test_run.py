@@ -8,13 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ramen.cli import app
-from ramen.data.drawings.shapes import OBJECTS
-from ramen.experiments import run, workers
+from ramen.experiments import workers
 from ramen.experiments.results import Rows, groups_of
 from ramen.experiments.store import read_result
 from ramen.experiments.tables import summary_table
 from ramen.methods._registry import list_methods
-from ramen.models.names import load_model
 from tests.fakes.results import sample_result
 
 cli = CliRunner()
@@ -23,14 +21,7 @@ cli = CliRunner()
 SMALL = ["--data-set", "pictures=3", "--domain", "fog", "--domain", "neon", "--batch", "4"]
 
 
-@pytest.fixture(scope="module")
-def classifier():
-    return load_model("tiny", OBJECTS)
-
-
-@pytest.fixture(autouse=True)
-def one_classifier(classifier, monkeypatch):
-    monkeypatch.setattr(run, "load_model", lambda *_, **__: classifier)
+pytestmark = pytest.mark.usefixtures("one_classifier")
 
 
 def test_from_the_command_line_to_the_file(tmp_path):

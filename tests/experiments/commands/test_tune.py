@@ -4,23 +4,16 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from ramen import create, information
-from ramen.cli import app
 from ramen.data.corruptions import EXTRA_CORRUPTIONS
 from ramen.experiments.experiment import plan
 from ramen.experiments.run import Loaded
 from ramen.experiments.store import read_result
+from tests.helpers.ramen_command import ramen
 
 FEW = ("--data-set", "pictures=4", "--device", "cpu", "--batch", "8")
 SPACES = "budget = 2\n[default]\nlr = [1e-3, 0.3]\n[tda]\npositive_alpha = [0.5, 1.0]\n"
-
-
-def ramen(*arguments, code=0):
-    shown = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "140", "TERM": "dumb"})
-    assert shown.exit_code == code, shown.output + shown.stderr
-    return shown
 
 
 def complaint(*arguments):
