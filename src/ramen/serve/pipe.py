@@ -107,6 +107,9 @@ class WorkerConnection:
         region: Where the worker puts images.
         figures: Takes what the worker has counted, and returns what all have.
         listening: Called when the worker takes requests.
+
+    Attributes:
+        was_listening: Whether it has taken requests.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class WorkerConnection:
         self._requests: dict[int, Request | None] = {}  # with images; None until they are admitted
         self._early: dict[int, dict[str, Any]] = {}  # what was decoded before that
         self._writer: asyncio.StreamWriter | None = None
-        self._is_to_stop = self._has_ended = False
+        self._is_to_stop = self._has_ended = self.was_listening = False
 
     async def serve(self, pair: socket.socket) -> None:
         """Answer until the worker ends, and nothing of what it has sent is in use any more.
@@ -162,6 +165,7 @@ class WorkerConnection:
         elif name == "count_refusal":
             self._engine.count_refusal()
         elif name == "listening":
+            self.was_listening = True
             self._listening()
         elif name == "counted":
             self._figures(RequestFigures.from_json(given["own"]))

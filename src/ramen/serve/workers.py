@@ -285,13 +285,14 @@ class Workers:
         short_lives = 0
         while not self._stopping.is_set():
             started = time.monotonic()
-            code = await self._run(number, listening)
+            code, was_listening = await self._run(number, listening)
             self._latest[number].listeners = 0
             self._before.add_all(self._latest[number])
             self._latest[number] = RequestFigures()
             if self._stopping.is_set():
                 return
-            short_lives = short_lives + 1 if time.monotonic() - started < _SHORT_LIFE else 0
+            is_short = not was_listening or time.monotonic() - started < _SHORT_LIFE
+            short_lives = short_lives + 1 if is_short else 0
             _log.error("a worker has ended with exit code %s; another one is started", code)
             if short_lives >= _SHORT_LIVES:
                 raise WorkersFailedError(
@@ -303,8 +304,8 @@ class Workers:
             except TimeoutError:
                 pass
 
-    async def _run(self, number: int, listening: asyncio.Event) -> int | None:
-        """One process, from its start to its end; returns its exit code."""
+    async def _run(self, number: int, listening: asyncio.Event) -> tuple[int | None, bool]:
+        """One process, from its start to its end; returns its exit code, and whether it took requests."""
         ours, theirs = socket.socketpair()
         connection = self._now[number] = WorkerConnection(
             self._engine, self._regions[number], partial(self._count, number), listening.set
@@ -316,7 +317,7 @@ class Workers:
         finally:
             self._now[number] = None
         await asyncio.to_thread(_ended, process)
-        return process.exitcode
+        return process.exitcode, connection.was_listening
 
     def _count(self, number: int, figures: RequestFigures) -> RequestFigures:
         """What one has counted; returns what all have."""
