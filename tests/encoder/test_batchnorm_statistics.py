@@ -312,28 +312,19 @@ def test_fp16_gradients_of_rows_share_one_scale(images: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statistics", "message"),
+    ("call", "named"),
     [
-        (Statistics(truth(1, 1)), "counted"),
-        (Statistics(torch.ones(6)), "counted"),
-        (Statistics(stored=torch.ones(2, 3)), "stored"),
+        (lambda images: resnet()(images, statistics=Statistics(truth(1, 1))), "counted"),
+        (lambda images: resnet()(images, statistics=Statistics(torch.ones(6))), "counted"),
+        (lambda images: resnet()(images, statistics=Statistics(stored=torch.ones(2, 3))), "stored"),
+        (lambda images: Statistics(share=-0.1), "share"),
+        (lambda images: Statistics(share=1.1), "share"),
+        (lambda images: AffineEncoder(testing.small_tower())(images, statistics=Statistics()), "statistics"),
     ],
 )
-def test_what_does_not_fit_is_refused(statistics: Statistics, message: str, images: Tensor) -> None:
-    with pytest.raises(ValueError, match=message):
-        resnet()(images, statistics=statistics)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_bad_share(share: float) -> None:
-    with pytest.raises(ValueError, match="share"):
-        Statistics(share=share)
-
-
-def test_an_encoder_without_batch_norm(images: Tensor) -> None:
-    encoder = AffineEncoder(testing.small_tower("vit"), dtype="float64")
-    with pytest.raises(ValueError, match="statistics"):
-        encoder(images, statistics=Statistics())
+def test_refused(call: Callable[[Tensor], object], named: str, images: Tensor) -> None:
+    with pytest.raises(ValueError, match=named):
+        call(images)
 
 
 def test_statistics_of_a_batch_are_those_of_its_usable_images() -> None:

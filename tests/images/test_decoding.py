@@ -194,31 +194,28 @@ def test_sources_of_every_kind_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "came"),
     [
-        (3, "it must be a path"),
-        (None, "got NoneType"),
-        (io.StringIO("text"), "its file must be opened in binary mode, but it gave str"),
-        (np.zeros((3, 40, 50), np.uint8), r"the shape \(H, W\) or \(H, W, 1, 3 or 4\), got \(3, 40, 50\)"),
-        (np.zeros((4, 4), np.int64), "an array must be of uint8, uint16 or floats, got int64"),
-        (np.zeros((0, 4), np.uint8), r"it has no pixels \(4 x 0\)"),
-        (np.zeros((4, 4), bool), "got bool"),
-        (
-            np.full((2, 2), 256.0),
-            "floats from 256 to 256: expected all within 0 to 1",
-        ),
-        (np.array([[0, -1.0]]), "floats from -1 to 0"),
-        (np.array([[0, np.nan]]), "values that are not finite"),
-        (np.array([[0, np.inf]]), "values that are not finite"),
-        (torch.zeros(3, 4, 4), r"a tensor must be uint8 of shape \(3, H, W\), got torch.float32 \(3, 4, 4\)"),
-        (torch.zeros(4, 4, 3, dtype=torch.uint8), r"got torch.uint8 \(4, 4, 3\)"),
-        ("nul\0.png", "null (byte|character)"),
-        (b"", "it is empty"),
+        (3, "int"),
+        (None, "NoneType"),
+        (io.StringIO("text"), "str"),
+        (np.zeros((3, 40, 50), np.uint8), r"\(3, 40, 50\)"),
+        (np.zeros((4, 4), np.int64), "int64"),
+        (np.zeros((4, 4), bool), "bool"),
+        (np.zeros((0, 4), np.uint8), "4 x 0"),
+        (np.full((2, 2), 256.0), "from 256 to 256"),
+        (np.array([[0, -1.0]]), "from -1 to 0"),
+        (np.array([[0, np.nan]]), "not finite"),
+        (np.array([[0, np.inf]]), "not finite"),
+        (torch.zeros(3, 4, 4), r"torch.float32 \(3, 4, 4\)"),
+        (torch.zeros(4, 4, 3, dtype=torch.uint8), r"torch.uint8 \(4, 4, 3\)"),
+        ("nul\0.png", "null"),
+        (b"", "empty"),
     ],
     ids=lambda given: given if isinstance(given, str) and given.isprintable() else type(given).__name__,
 )
-def test_what_is_no_image(source: object, reason: str) -> None:
-    with pytest.raises(UnreadableImageError, match=reason):
+def test_what_is_no_image(source: object, came: str) -> None:
+    with pytest.raises(UnreadableImageError, match=came):
         decode(source)
 
 
@@ -325,23 +322,19 @@ def test_only_chosen_formats_are_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "value", "error"),
     [
-        ({"formats": ("JPEG", "EPS")}, "formats"),
-        ({"formats": ()}, "formats"),
-        ({"formats": "JPEG"}, "formats"),
-        ({"max_pixels": 0}, "max_pixels"),
-        ({"max_bytes": 0}, "max_bytes"),
+        ("formats", ("JPEG", "EPS"), ValueError),
+        ("formats", (), ValueError),
+        ("formats", "JPEG", ValueError),
+        ("max_pixels", 0, ValueError),
+        ("max_bytes", 0, ValueError),
+        ("orient", "yes", TypeError),
     ],
 )
-def test_bad_settings(settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DecodingSettings(**settings)
-
-
-def test_orient_is_a_flag() -> None:
-    with pytest.raises(TypeError, match="orient"):
-        DecodingSettings(orient="yes")
+def test_bad_settings(name: str, value: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match=name):
+        DecodingSettings(**{name: value})
 
 
 # -- many at once -----------------------------------------------------------------------------------
