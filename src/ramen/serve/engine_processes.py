@@ -7,6 +7,7 @@ through a pair of sockets, and images through memory that all of them see.
 import asyncio
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 import sys
@@ -80,9 +81,10 @@ def run_engine(setup: EngineSetup) -> None:
 async def _serve(setup: EngineSetup) -> None:
     with setup.told:
         try:
-            load_plugins(setup.request.imports)
-            classifier = classifier_for(setup.request) if setup.load is None else setup.load()
-            engine = when_free(partial(engine_for, setup.request, classifier, setup.shard), _FOLDER_FREE)
+            request = replace(setup.request, device=on_its_own(setup.request.device))
+            load_plugins(request.imports)
+            classifier = classifier_for(request) if setup.load is None else setup.load()
+            engine = when_free(partial(engine_for, request, classifier, setup.shard), _FOLDER_FREE)
             if engine.device.type == "cuda":
                 setup.region.pin(MOST_PINNED, engine.device)
         except Exception as error:
@@ -95,6 +97,16 @@ async def _serve(setup: EngineSetup) -> None:
             await connection.serve(setup.pair)
     finally:
         await engine.close()
+
+
+def on_its_own(device: str | None) -> str | None:
+    """The device for a process that has not used one yet: of the GPUs, it sees this one alone."""
+    kind, _, number = (device or "").partition(":")
+    if not number:
+        return device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(number)] if visible else number
+    return kind
 
 
 # -- in the process that speaks HTTP --------------------------------------------------------------------

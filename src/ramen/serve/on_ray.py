@@ -46,7 +46,8 @@ from ramen.client.operations import (
 from ramen.data.drawings.shapes import OBJECTS
 from ramen.methods._registry import load_plugins
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.models.names import TINY, full_name, may_bring_classes
+from ramen.models.names import TINY, full_name
+from ramen.models.options import class_names
 from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.state_folder import when_free
 from ramen.serve.http.app import create_app, log_to_stderr
@@ -58,7 +59,6 @@ from ramen.utils import checks
 from ramen.utils.signals import stop_on_signals
 
 NAME = "ramen"
-_DROPPED = ("min_replicas", "max_replicas")  # of version 0.2
 _GRACE = 30.0  # seconds beyond its deadline that an answer is waited for: it may be being computed
 _HEALTH_PERIOD = 5.0  # seconds: an engine that has ended is started again after at most that
 _STOPPING = 60.0  # seconds that an engine has to answer what it has accepted, and to write its states
@@ -275,7 +275,7 @@ class RayServeArguments(BaseModel):
         kind = cls.model_fields[info.field_name].annotation
         known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         unknown = sorted(set(given) - known) if isinstance(given, Mapping) else []
-        if info.field_name == "scaling" and set(unknown) & set(_DROPPED):
+        if {"min_replicas", "max_replicas"} & set(unknown):  # of version 0.2
             raise ValueError(NO_AUTOSCALING)
         if unknown:
             raise ValueError(
@@ -296,16 +296,9 @@ class RayServeArguments(BaseModel):
         return request
 
     def _class_names(self) -> tuple[str, ...] | None:
-        if self.classes is not None and self.classes_file is None:
-            return tuple(self.classes)
-        if self.classes is None and self.classes_file is not None:
-            lines = self.classes_file.read_text(encoding="utf-8").splitlines()
-            return tuple(line.strip() for line in lines if line.strip())
-        if self.classes is None and self.model == TINY:
+        if self.model == TINY and self.classes is None and self.classes_file is None:
             return tuple(OBJECTS)
-        if self.classes is None and may_bring_classes(self.model):
-            return None
-        raise ValueError("either classes or classes_file must be given")
+        return class_names(self.classes, self.classes_file, self.model)
 
 
 def build(args: RayServeArguments) -> Application:

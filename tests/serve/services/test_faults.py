@@ -19,8 +19,8 @@ from tests.helpers.learned_histories import LearnedHistory, check_answers
 from tests.helpers.ray_machine import SETTINGS, run_application, small_request
 from tests.helpers.sent_images import sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
-from tests.serve.engine.engines import PATIENCE, engine
-from tests.serve.services.conftest import Served
+from tests.serve.engine.engines import engine
+from tests.serve.services.conftest import PATIENCE, Served
 
 pytestmark = pytest.mark.xdist_group("ray")
 STREAMS, KILLS = (20, 12) if RUN_SLOW_TESTS else (4, 1)

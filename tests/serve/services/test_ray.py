@@ -34,8 +34,7 @@ from ramen.serve.on_ray import RayServeArguments, RayShard, Scaling, application
 from tests.helpers.calls import does
 from tests.helpers.sent_images import pixels, sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
-from tests.serve.engine.engines import PATIENCE
-from tests.serve.services.conftest import Served
+from tests.serve.services.conftest import PATIENCE, Served
 
 pytestmark = pytest.mark.xdist_group("ray")
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
