@@ -18,6 +18,7 @@ from ramen.experiments.store import Store
 from ramen.experiments.workers import run_all
 from ramen.models.names import load_model
 from ramen.utils.sealed import seal, unseal
+from ramen.utils.signals import StoppedError
 from tests.experiments.tiny_runs import files_of
 
 DATA = {"pictures": 6, "domains": ["fog", "impulse_noise", "neon", "chalk"]}
@@ -170,22 +171,26 @@ def test_refused_images_are_counted_once(tmp_path, monkeypatch):
     assert result["provenance"]["resumed"] == 2
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_resume(tmp_path, whole, monkeypatch, steps, capsys):
-    handler = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_leaves_a_checkpoint_and_says_how_to_resume(
+    tmp_path, whole, monkeypatch, steps, capsys, number, code
+):
+    handler = signal.getsignal(number)
     one = experiment()
     with monkeypatch.context() as patch:
         step = Run.step
 
         def interrupt(self, batch, images):
             if batch.start == 8:
-                os.kill(os.getpid(), signal.SIGINT)  # in the middle of a batch
+                os.kill(os.getpid(), number)  # in the middle of a batch
             step(self, batch, images)
 
         patch.setattr(Run, "step", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(StoppedError) as stopped:
             run_all([one], tmp_path)
+    assert stopped.value.exit_code == code
     assert "Stopped after 12 of 24 images. The same command resumes." in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
     steps.clear()
     (result,) = run_all([one], tmp_path)
     assert "ramen, seed 0: resuming after 12 images." in capsys.readouterr().err
