@@ -42,6 +42,7 @@ _FILES, _DATA_KIB = 1024, 4 * 2**20
 _HEALTH_MS, _SLOWER = 200.0, 2.0
 _PAUSE = 0.02  # seconds between two requests of the monitor, and of the tenant
 _MIB = 2**20
+_CLASSIFY = "/v1/streams/attacker/classify"
 _RAW = {"Content-Type": "application/x-ramen-uint8", "X-Shape": "1,64,64,3"}
 _JSON = {"Content-Type": "application/json"}
 _fork = get_context("fork")  # no threads have been started yet
@@ -86,8 +87,7 @@ def _exchange(target: Target, request: bytes) -> str:
         return _status(connected)
 
 
-def _post(target: Target, body: bytes, headers: dict[str, str], path: str = "") -> str:
-    path = path or "/v1/streams/attacker/classify"
+def _post(target: Target, body: bytes, headers: dict[str, str], path: str = _CLASSIFY) -> str:
     allowed = {"Authorization": f"Bearer {target.token}", **headers}
     return _exchange(target, _head(path, len(body), allowed) + body)
 
@@ -160,9 +160,7 @@ def idle_connections(target: Target) -> Counter[str]:
 
 def slow_bodies(target: Target) -> Counter[str]:
     """Requests that announce 64 MiB, with a token, and send one byte."""
-    head = _head(
-        "/v1/streams/attacker/classify", 64 * _MIB, _RAW | {"Authorization": f"Bearer {target.token}"}
-    )
+    head = _head(_CLASSIFY, 64 * _MIB, _RAW | {"Authorization": f"Bearer {target.token}"})
     return _hold(target, head + b"x", count=300)
 
 
@@ -289,12 +287,7 @@ def _watch(port: int, token: str | None, pipe: Connection) -> None:
 
 
 class Watchers:
-    """The monitor and the tenant, in processes of their own.
-
-    Args:
-        port: Of the server.
-        tenant: The tenant's token.
-    """
+    """The monitor, which needs no token, and the tenant, in processes of their own."""
 
     def __init__(self, port: int, tenant: str) -> None:
         self._pipes: dict[str, Connection] = {}
@@ -312,12 +305,8 @@ class Watchers:
         for name, pipe in self._pipes.items():
             pipe.send("stop")
             times, lost = pipe.recv()
-            found[name] = {
-                "requests": len(times),
-                "lost": lost,
-                "p50_ms": round(float(np.percentile(times, 50)), 1),
-                "p99_ms": round(float(np.percentile(times, 99)), 1),
-            }
+            p50, p99 = (round(float(np.percentile(times, share)), 1) for share in (50, 99))
+            found[name] = {"requests": len(times), "lost": lost, "p50_ms": p50, "p99_ms": p99}
 
     def close(self) -> None:
         """End them."""
@@ -337,12 +326,7 @@ def server(folder: Path, tokens: Path) -> Iterator[ServerProcess]:
 
 
 def run(seconds: float, names: Sequence[str]) -> dict[str, Any]:
-    """All attacks, and the same time without one.
-
-    Args:
-        seconds: Of each.
-        names: Which of ``ATTACKS``.
-    """
+    """Some of the attacks, each for so many seconds, and the same time without one."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         tokens = folder / "tokens.json"
@@ -381,7 +365,7 @@ def _show(name: str, rows: dict[str, Any]) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the attacks; 1 if a target was missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -389,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--attacks", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--out", type=Path, help="a JSON file for the result")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     found = run(options.seconds, options.attacks)
     found["cores"] = len(os.sched_getaffinity(0))
     print(f"streams at the end: {', '.join(found['streams'])}; alive: {found['alive']}")
