@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramen.serve.engine.state_folder import owned, shard_of, stream_names
-from ramen.utils.files import LockedError
+from ramen.utils.files import LockedError, file_lock
 from tests.serve.engine.engines import ask, engine
 
-NAMES = [f"camera-{number}" for number in range(60)]
+NAMES = [f"camera-{number}" for number in range(15)]
 
 
 def add(folder: Path, *names: str) -> None:
@@ -42,7 +42,7 @@ def test_streams_are_spread_evenly_by_their_names_alone() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_they_move_when_the_number_of_shards_changes(numbers: list[int]) -> None:
     with TemporaryDirectory() as folder:
         root = Path(folder)
@@ -102,6 +102,14 @@ def test_a_folder_has_one_owner(tmp_path: Path) -> None:
             with pytest.raises(LockedError, match=rf"process {os.getpid()} .*{tmp_path}/shards/1-of-2"):
                 found(tmp_path, shards)
     assert found(tmp_path, 3) == []
+
+
+def test_a_stream_that_a_service_of_version_0_2_has_is_not_moved(tmp_path: Path) -> None:
+    add(tmp_path, "a")
+    lock = tmp_path / "streams" / "a" / "lock"
+    with file_lock(lock, "is using this store"), pytest.raises(LockedError, match=str(lock)):
+        found(tmp_path, 2)
+    assert found(tmp_path, 2) == ["a"]
 
 
 def test_what_is_no_stream_stays_where_it_is(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ STREAMS = "streams"
 _SHARDS = "shards"
 _LOCK = "lock"
 _OWNER = "serves the streams of this state folder"
+_STREAM_USER = "uses a stream that must be moved"
 _PAUSE = 0.1  # seconds between looks whether a lock is free
 Value = TypeVar("Value")
 
@@ -99,6 +100,8 @@ def _move_streams(root: Path, shards: int) -> None:
             if folder != root:
                 locks.enter_context(file_lock(folder / _LOCK, _OWNER))
         for folder, name in found:
+            with file_lock(folder / STREAMS / name / _LOCK, _STREAM_USER):
+                pass  # nobody has this stream: a service of version 0.2 locks streams, and not their folder
             os.rename(folder / STREAMS / name, own[shard_of(name, shards)] / STREAMS / name)
     if found:
         _log.info("moved %d streams to where they belong with %d engines", len(found), shards)
