@@ -10,7 +10,7 @@ from ramen.data.drawings.shapes import OBJECTS
 from ramen.models.names import load_model
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.in_thread import EngineInThread
-from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.settings import EngineSettings
 
 CLASSES = tuple(OBJECTS)
 

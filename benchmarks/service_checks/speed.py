@@ -15,8 +15,8 @@ import torch
 
 from ramen.experiments.measure import seconds as seconds_of
 from ramen.methods import Method
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream_cache import StreamMethods
+from ramen.serve.settings import EngineSettings
 from service_checks.http_connection import PreparedRequest
 from service_checks.load import LoadPlan, run_load, summary, tail
 from service_checks.options import CheckOptions

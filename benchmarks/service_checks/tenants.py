@@ -20,8 +20,8 @@ from ramen.methods import predict_together
 from ramen.methods._passes import Prediction, Seen
 from ramen.methods.ramen import OwnStep, Ramen
 from ramen.serve.engine.in_thread import EngineInThread
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream_cache import StreamMethods
+from ramen.serve.settings import EngineSettings
 from service_checks.logits import LARGEST_DIFFERENCE, difference
 from service_checks.options import CheckOptions
 from service_checks.report import Findings

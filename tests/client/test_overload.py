@@ -8,8 +8,8 @@ import ramen
 from ramen import testing
 from ramen.client import operations as errors
 from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.app import create_app
+from ramen.serve.settings import EngineSettings
 from tests.helpers.photos import encoded, photo
 from tests.helpers.running_server import running
 from tests.serve.engine.engines import on_its_loop

@@ -17,10 +17,9 @@ from ramen.client import operations as errors
 from ramen.client.result import Result
 from ramen.models.tiny_clip.model import load_tiny
 from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.app import create_app
 from ramen.serve.http.auth import create_token
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import EngineSettings, HttpSettings
 from tests.helpers.drawing_files import CLASSES, write_drawings
 from tests.helpers.running_server import running
 

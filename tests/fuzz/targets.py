@@ -19,7 +19,7 @@ from ramen.images.decoding import UnreadableImageError, decode
 from ramen.methods import Method
 from ramen.serve.http.app import create_app
 from ramen.serve.http.server import StoppableServer
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from ramen.testing.models import small_classifier
 from tests.fakes.backends import FakeBackend
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from ramen import testing
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.serve.engine.settings import EngineSettings
-from ramen.serve.http.settings import HttpSettings
 from ramen.serve.serve_run import ServeRequest
+from ramen.serve.settings import EngineSettings, HttpSettings
 from tests.serve.engine.engines import PARAMETERS
 
 SETTINGS: dict[str, Any] = {

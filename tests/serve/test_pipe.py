@@ -28,8 +28,8 @@ from ramen.serve.arena import Arena, SharedRegion
 from ramen.serve.decoding import Decoding, ThreadDecoder
 from ramen.serve.engine.scheduler import Request
 from ramen.serve.engine.stream import Stream
-from ramen.serve.http.backend import Backend
 from ramen.serve.http.metrics import RequestFigures
+from ramen.serve.http.service import Backend
 from ramen.serve.pipe import PipeEngine, WorkerConnection
 from ramen.serve.pixels import DecodedImages, PixelRules
 from tests.fakes.backends import BAD, FakeBackend

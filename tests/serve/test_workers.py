@@ -17,9 +17,8 @@ import ramen
 from ramen import testing
 from ramen.client.operations import GetStream
 from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.server import bind, url_of
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import EngineSettings, HttpSettings
 from ramen.serve.workers import Workers, WorkersFailedError, limits_of_each
 from tests.fakes.failing_worker import EXIT_CODE, fail
 from tests.helpers.photos import encoded, photo

@@ -137,7 +137,7 @@ def serve(
     it has accepted.
     """
     with exit_on_error(ImportError):
-        from ramen.serve.http.settings import check_packages
+        from ramen.serve.settings import check_packages
 
         check_packages()
         from ramen.serve.http.auth import check_access

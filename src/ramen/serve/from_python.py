@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramen.models.classifier import ZeroShotClassifier
-from ramen.serve.http.settings import check_packages
-from ramen.serve.settings import settings_of
+from ramen.serve.settings import check_packages, settings_of
 from ramen.utils.files import private_files
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def run(
         tokens: The file of ``ramen token create``; without it, every client on this machine is accepted.
         name: What clients see as the model's name.
         settings: Limits by name, such as ``max_batch=8`` or ``max_streams=100``: the fields of
-            ``ramen.serve.engine.settings.EngineSettings`` and ``ramen.serve.http.settings.HttpSettings``.
+            ``ramen.serve.settings.EngineSettings`` and ``ramen.serve.settings.HttpSettings``.
 
     Raises:
         ValueError: A setting makes no sense.

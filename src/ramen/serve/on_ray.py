@@ -48,12 +48,11 @@ from ramen.methods._registry import load_plugins
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.names import TINY, full_name
 from ramen.models.options import class_names
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.state_folder import when_free
 from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.server import bind, url_of
-from ramen.serve.http.settings import HttpSettings
 from ramen.serve.serve_run import ServeRequest, classifier_for, engine_for
+from ramen.serve.settings import EngineSettings, HttpSettings
 from ramen.serve.shards import NO_AUTOSCALING, Shard, Shards, lost, unavailable
 from ramen.utils import checks
 from ramen.utils.signals import stop_on_signals

@@ -239,7 +239,7 @@ class WorkerConnection:
 
 
 class PipeEngine:
-    """The engine as a worker sees it; implements ``ramen.serve.http.Backend``.
+    """The engine as a worker sees it; implements ``ramen.serve.http.service.Backend``.
 
     Args:
         model: What is served.

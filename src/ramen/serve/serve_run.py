@@ -13,11 +13,10 @@ from ramen.models import prompts
 from ramen.models.classifier import ZeroShotClassifier
 from ramen.models.names import TINY, load_classifier, recorded_name
 from ramen.serve.engine.engine import Engine
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.http.app import FORMATS, create_app, log_to_stderr
 from ramen.serve.http.auth import TokenFile, check_access, is_loopback
 from ramen.serve.http.server import bind, run_server, url_of
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import EngineSettings, HttpSettings
 from ramen.serve.workers import run_workers
 from ramen.state import SaveTimes, dtypes_below
 from ramen.utils import checks

@@ -31,9 +31,9 @@ from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.metrics import RequestFigures
 from ramen.serve.http.server import StopFailedError, StoppableServer
 from ramen.serve.http.service import Service
-from ramen.serve.http.settings import HttpSettings
 from ramen.serve.pipe import PipeEngine, WorkerConnection
 from ramen.serve.pixels import MOST_PIXELS, PixelRules
+from ramen.serve.settings import HttpSettings
 from ramen.utils.signals import stop_on_signals
 from ramen.utils.workers import STARTING, available_cores, left_out_of_collections
 

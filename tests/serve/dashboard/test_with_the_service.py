@@ -7,7 +7,7 @@ from ramen.client.operations import ChangedImage
 from ramen.serve.http.app import create_app
 from ramen.serve.http.auth import create_token
 from ramen.serve.http.dashboard import dashboard_csp
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import FakeBackend
 from tests.fakes.http_service import jpeg
 from tests.helpers.given_images import drop_image

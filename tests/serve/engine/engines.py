@@ -7,7 +7,7 @@ import ramen
 from ramen.client.operations import Operation, Reply, StreamAnswer
 from ramen.serve.engine.engine import Engine
 from ramen.serve.engine.in_thread import EngineInThread
-from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.settings import EngineSettings
 from tests.helpers.sent_images import sent
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 

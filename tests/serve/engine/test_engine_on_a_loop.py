@@ -16,7 +16,7 @@ from ramen.client.operations import (
     StoppingError,
 )
 from ramen.serve.engine.engine import Engine
-from ramen.serve.http.backend import Backend
+from ramen.serve.http.service import Backend
 from tests.helpers.calls import does
 from tests.helpers.leftovers import left_running
 from tests.helpers.sent_images import sent

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ramen.client.operations import DeadlineExceededError, ServerOverloadedError, StoppingError
 from ramen.serve.engine.scheduler import Request, Scheduler
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import Stream
 from ramen.serve.pixels import DecodedImages
+from ramen.serve.settings import EngineSettings
 
 LOADED: Any = object()
 PATIENCE = 60

@@ -1,6 +1,6 @@
 import pytest
 
-from ramen.serve.engine.settings import EngineSettings
+from ramen.serve.settings import EngineSettings
 from tests.serve.engine.engines import engine
 
 

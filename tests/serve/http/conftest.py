@@ -2,7 +2,7 @@ import pytest
 from fastapi import FastAPI
 
 from ramen.serve.http.app import create_app
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import FakeBackend
 from tests.helpers.app_client import AppClient
 

@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 
 from ramen.serve.http.app import create_app
 from ramen.serve.http.auth import check_access, create_token, revoke_token
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import FakeBackend
 from tests.helpers.app_client import AppClient
 from tests.helpers.running_server import running

@@ -18,7 +18,7 @@ from ramen.client.operations import (
     StoppingError,
 )
 from ramen.serve.http.app import create_app
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import CLASSES, FakeBackend
 from tests.helpers.app_client import AppClient, async_client
 from tests.helpers.running_server import running, wait_until

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from ramen.serve.http.protocol import DirectBody, Gate, LimitedProtocol, rest_of_body
 from ramen.serve.http.service import BodyBudget
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 
 PATIENCE = 30.0
 LARGE = 3 * 2**20

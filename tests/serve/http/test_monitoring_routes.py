@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import ramen
 from ramen.serve.http.app import create_app
 from ramen.serve.http.dashboard import dashboard_csp, dashboard_page
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import MODEL, FakeBackend
 from tests.helpers.app_client import AppClient
 from tests.helpers.running_server import running, wait_until

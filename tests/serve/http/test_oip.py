@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from ramen.client.operations import ServerOverloadedError
 from ramen.serve.http.app import create_app
 from ramen.serve.http.oip import slug
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import CLASSES, MODEL, FakeBackend
 from tests.helpers.app_client import AppClient
 from tests.helpers.running_server import running

@@ -9,7 +9,7 @@ import pytest
 
 from ramen.serve.http.app import create_app, log_to_stderr
 from ramen.serve.http.auth import create_token
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import FakeBackend
 from tests.helpers.app_client import AppClient
 

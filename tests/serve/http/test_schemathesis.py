@@ -5,7 +5,7 @@ import schemathesis
 from schemathesis.checks import CHECKS, load_all_checks
 
 from ramen.serve.http.app import create_app
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import FakeBackend
 from tests.helpers.slow_tests import RUN_SLOW_TESTS
 

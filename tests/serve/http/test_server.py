@@ -25,7 +25,7 @@ PROGRAM = """
 import asyncio, sys
 from ramen.serve.http.app import create_app
 from ramen.serve.http.server import bind, run_server, url_of
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from tests.fakes.backends import FakeBackend
 
 class Backend(FakeBackend):

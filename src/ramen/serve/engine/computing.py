@@ -21,9 +21,9 @@ from ramen.methods import Method, predict_together
 from ramen.methods._passes import Prediction
 from ramen.predict.answers import BatchAnswers, BatchNumbers, FailureLog, PendingAnswers, begin_together
 from ramen.serve.engine.scheduler import Request
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import LoadedStream, Stream
 from ramen.serve.pixels import DecodedImages, PixelBatches, PixelGroup
+from ramen.serve.settings import EngineSettings
 
 _WARM_UP_SECONDS = 15.0  # after which batches that are not necessary are left out
 _MOST_COUNTS = 128  # of images for which a batch is computed, beside the sizes of the passes

@@ -41,12 +41,12 @@ from ramen.predict.decoding import Decoder
 from ramen.serve.decoding import BATCHES_AHEAD, Decoding, ThreadDecoder
 from ramen.serve.engine.computing import Computing, Part, parts_of
 from ramen.serve.engine.scheduler import Request, Scheduler
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.statistics import AnswerIds, Counters, Rates
 from ramen.serve.engine.stream import StreamFacts, StreamFolders
 from ramen.serve.engine.stream_cache import StreamCache, StreamMethods
 from ramen.serve.engine.streams import Streams
 from ramen.serve.pixels import DecodedImages, PixelBatches, PixelRules
+from ramen.serve.settings import EngineSettings
 from ramen.state import SaveTimes
 from ramen.utils import checks
 from ramen.utils.workers import available_cores

@@ -20,9 +20,9 @@ from ramen.client.operations import (
     StoppingError,
     StreamAnswer,
 )
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.stream import Stream
 from ramen.serve.pixels import DecodedImages
+from ramen.serve.settings import EngineSettings
 
 _SHARE = 2  # what a stream may have waiting, as a multiple of the room that is left
 _RETRY_AFTER = 0.1, 30.0  # seconds, the least and the most

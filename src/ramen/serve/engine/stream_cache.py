@@ -28,9 +28,9 @@ from ramen.methods._state import ForeignStateError
 from ramen.models.classifier import MissingPartError, ZeroShotClassifier
 from ramen.predict.answers import BatchAnswers, FailureLog
 from ramen.serve.engine.scheduler import Scheduler
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.statistics import RecentAnswers
 from ramen.serve.engine.stream import LoadedStream, Stream, StreamFacts, StreamFolders
+from ramen.serve.settings import EngineSettings
 from ramen.state import StateStore, open_store
 from ramen.utils.files import LockedError
 

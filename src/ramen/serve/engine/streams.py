@@ -16,10 +16,10 @@ from ramen.client.operations import (
 )
 from ramen.models.prompts import check_classes
 from ramen.serve.engine.scheduler import Scheduler
-from ramen.serve.engine.settings import EngineSettings
 from ramen.serve.engine.statistics import AnswerIds
 from ramen.serve.engine.stream import Stream, StreamFacts, StreamFolders
 from ramen.serve.engine.stream_cache import StreamCache, StreamMethods, unknown_stream
+from ramen.serve.settings import EngineSettings
 
 _MOST_CLASSES = 10_000
 _LONGEST_CLASS = 200  # characters

@@ -25,7 +25,6 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ramen import __version__
-from ramen.serve.http.backend import Backend
 from ramen.serve.http.classify import ClassifyEndpoint, add_classify_endpoint
 from ramen.serve.http.endpoints import GuardedRoute
 from ramen.serve.http.errors import ApiError, from_http, response_for
@@ -33,8 +32,8 @@ from ramen.serve.http.oip import OipRequestJson, add_inference_protocol
 from ramen.serve.http.protocol import CONNECTION
 from ramen.serve.http.routes import EVENTS, add_endpoints
 from ramen.serve.http.schemas import ErrorJson, ImagesJson, OipErrorJson
-from ramen.serve.http.service import RequestFacts, Service, client_gone
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.http.service import Backend, RequestFacts, Service, client_gone
+from ramen.serve.settings import HttpSettings
 from ramen.utils import checks
 
 _DESCRIPTION = """

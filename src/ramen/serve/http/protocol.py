@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 
 CONNECTION = "ramen.connection"  # in the scope of a request
 Memory = bytearray | memoryview

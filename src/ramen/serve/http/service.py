@@ -6,23 +6,62 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 
-from ramen.client.operations import IsReady, ServerError
+from ramen.client.operations import IsReady, Operation, Reply, ServedModel, ServerError
 from ramen.serve.http.auth import AccessRules, TokenRecord
-from ramen.serve.http.backend import Backend
 from ramen.serve.http.errors import ApiError, from_engine
 from ramen.serve.http.metrics import RequestFigures, ServiceMetrics
 from ramen.serve.http.protocol import CONNECTION, MemoryFor
-from ramen.serve.http.settings import HttpSettings
+from ramen.serve.settings import HttpSettings
 from ramen.utils.checks import readable_bytes
 
 T = TypeVar("T")
 _FACTS = "ramen.request"  # in the scope of a request
 _RETRY_AFTER = 1.0  # seconds
 _SHARE = 2  # of the room that is left, which the bodies of one token or stream may take
+
+
+class Backend(Protocol):
+    """An engine that is called without waiting; errors are those of ``ramen.client.operations``."""
+
+    @property
+    def model(self) -> ServedModel:
+        """What is served."""
+
+    async def call(self, operation: Operation[Reply]) -> Reply:
+        """Do something; if the caller is cancelled, images that still wait are dropped."""
+
+    async def refusal(self, stream: str, images: int, nbytes: int) -> ServerError | None:
+        """Why so much would be refused now, known at once; None if the engine has to be asked.
+
+        Args:
+            stream: The stream that the images belong to.
+            images: How many there are, at least.
+            nbytes: Likewise their bytes.
+        """
+
+    def count_refusal(self) -> None:
+        """A request was refused because of what ``refusal`` says."""
+
+    def memory_for(self, length: int) -> memoryview | None:
+        """Memory for a large body, in which the engine finds its images; None for that of this process.
+
+        Args:
+            length: In bytes.
+        """
+
+    async def figures(self, own: RequestFigures) -> RequestFigures:
+        """What all workers of the backend have counted of requests.
+
+        Args:
+            own: What the caller has counted.
+        """
+
+    async def close(self) -> None:
+        """Finish what was accepted, write all states, and stop."""
 
 
 @dataclass
