@@ -3,11 +3,13 @@
 import json
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramen.experiments.store import DamagedResultError, read_result, write_result
+from ramen.experiments.experiment import plan
+from ramen.experiments.store import DamagedResultError, Store, read_result, write_result
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -103,6 +105,19 @@ def test_damaged_files(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(DamagedResultError, match=message):
         read_result(path)
+
+
+def test_every_truncation_of_the_answers_is_reported(tmp_path):
+    store, (one,) = Store(tmp_path), plan(["ensemble"])
+    assert store.answers(one) == {}  # of an earlier version
+    store.write(one, {"kind": "run"}, {"predicted": np.arange(3, dtype=np.int16)})
+    assert store.answers(one)["predicted"].tolist() == [0, 1, 2]
+    path = store.path(one).with_suffix(".npz")
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DamagedResultError, match=r"\.npz is damaged"):
+            store.answers(one)
 
 
 def test_a_missing_file(tmp_path):

@@ -7,6 +7,7 @@ that is, ``.STEM.ckpt`` resumes it, and ``STEM.log`` says why it failed.
 
 import json
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -175,11 +176,16 @@ class Store:
 
     def answers(self, experiment: Experiment) -> dict[str, NDArray[Any]]:
         """What was answered to each image; nothing beside results of earlier versions."""
+        path = self._answers(experiment)
         try:
-            with np.load(self._answers(experiment)) as arrays:
+            with np.load(path) as arrays:
                 return dict(arrays)
         except FileNotFoundError:
             return {}
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise DamagedResultError(
+                f"{path} is damaged ({error}); remove it and its result, and run the experiment again"
+            ) from None
 
     def write(
         self, experiment: Experiment, result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]

@@ -138,6 +138,7 @@ def logged_run(
     """One run, in any process, whose output goes to the run's log meanwhile; it stays if the run fails."""
     watch, start = _Printed(), time.monotonic()
     record: Record = {}
+    answers: Mapping[str, NDArray[Any]] = {}
     state: State = "finished"
     reason = text = ""
     try:
@@ -155,6 +156,7 @@ def logged_run(
                     on_missing=on_missing,
                     owner=owner,
                 )
+                answers = store.answers(experiment)
             except KeyboardInterrupt:
                 state = "stopped"
             except files.LockedError as error:
@@ -168,7 +170,6 @@ def logged_run(
             log.unlink(missing_ok=True)
     except (ValueError, OSError) as error:
         state, reason = "failed", describe_error(error)
-    answers = store.answers(experiment) if state == "finished" else {}
     return Ended(state, record, answers, reason, text, tuple(watch.said), time.monotonic() - start)
 
 
