@@ -1,11 +1,15 @@
 """A method that is written from the outside passes the contract at the first try."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import ramen
 from ramen import testing
+from ramen.methods import Pass, entropy, field, predict_together, sign_step
 from tests.contract import centred_cosines
+from tests.fakes.traced_graphs import TracingRecorder, traced
 
 RECORD = ramen.MethodInfo(
     name="centred cosines",
@@ -48,3 +52,49 @@ def test_its_centre_is_that_of_plain_lists() -> None:
         moved = embeddings - centre
         expected = classifier.logit_scale * (moved / moved.norm(dim=1, keepdim=True)) @ directions.T
         torch.testing.assert_close(method.predict(images).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+class OwnSteps(ramen.Method):
+    """Each image's own step, for which the runner gives the passes."""
+
+    lr: float = field(1e-2, ge=0, doc="Step size.")
+    recordable = True
+
+    def adapt(self, images: torch.Tensor, usable: torch.Tensor) -> object:
+        seen = yield Pass(images, None, entropy, each=True)
+        affine = sign_step(self.classifier.encoder.base, seen.gradient, self.lr)
+        usable = usable & seen.gradient.isfinite().all(1) & seen.embeddings.isfinite().all(1)
+        return ramen.Answer(Pass(images, affine), seen.logits, usable)
+
+
+def stream(batches: int) -> torch.Tensor:
+    return torch.randn(batches, 3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def test_its_steps_are_recorded() -> None:
+    """As on a GPU: what is Python is frozen in the graph of a step."""
+    method, recorder = traced("centred cosines", keep=2)
+    plain = ramen.create("centred cosines", testing.small_classifier(), keep=2)
+    for images in stream(8):
+        torch.testing.assert_close(method.predict(images).logits, plain.predict(images).logits)
+    (graph,) = recorder.graphs
+    assert graph.replays > 4
+
+
+def test_one_that_asks_for_passes_keeps_the_contract_alone_and_among_others(tower_kind: str) -> None:
+    facts = {"name": "own steps", "batch_dependent": False, "forwards": 2, "backwards": 1}
+    ramen.register(replace(RECORD, **facts))(OwnSteps)
+    testing.check_method("own steps", testing.small_classifier(tower_kind))
+    classifier, recorder = testing.small_classifier(tower_kind), TracingRecorder()
+    plain = [ramen.create("own steps", classifier) for _ in range(3)]
+    recording = classifier.with_classes(list(classifier.classes))
+    recording.recorder = lambda: recorder
+    recorded = [ramen.create("own steps", recording) for _ in range(3)]
+    for images in stream(14):
+        expected, found = (
+            predict_together(list(zip(methods, images.split(1), strict=True)), batch_sizes=(4,))
+            for methods in (plain, recorded)
+        )
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
+    assert sum(graph.replays for graph in recorder.graphs) > 20
