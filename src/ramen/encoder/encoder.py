@@ -150,10 +150,12 @@ class AffineEncoder:
 
     @property
     def fused(self) -> bool:
+        """Whether it computes by fused passes."""
         return self._passes is not None
 
     @property
     def compiled(self) -> bool:
+        """Whether torch.compile compiles the module's own passes."""
         return self._own.compiled
 
     def gradient(self, loss: Tensor, affine: Tensor) -> Tensor:

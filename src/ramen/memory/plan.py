@@ -47,6 +47,7 @@ class MemoryPlan:
         return self.queues * self.capacity
 
     def columns(self) -> dict[str, ColumnSpec]:
+        """What is stored per entry."""
         codec = codecs.create(self.codec, self.gradient_size, self.blocks)
         with_gradients = self.gradient_device or self.device
         return {

@@ -94,6 +94,7 @@ class Queues(StreamMemory):
     # -- size ---------------------------------------------------------------------------------------
 
     def max_bytes(self) -> dict[torch.device, int]:
+        """What it takes on each of its devices when every queue is full."""
         return self.plan.max_bytes()
 
     def most_bytes(self) -> int:

@@ -20,10 +20,12 @@ class ColumnSpec:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
         return (self.width,) if self.width else ()
 
     @property
     def row_bytes(self) -> int:
+        """Bytes per row."""
         return max(1, self.width) * self.dtype.itemsize
 
 

@@ -148,10 +148,12 @@ class ZeroShotClassifier(Constructors):
 
     @property
     def device(self) -> torch.device:
+        """Where it computes."""
         return self.encoder.device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the encoder's weights."""
         return self.encoder.dtype
 
     @property
@@ -179,10 +181,12 @@ class ZeroShotClassifier(Constructors):
 
     @property
     def can_preprocess(self) -> bool:
+        """Whether ``preprocess`` is known."""
         return self._preprocess is not None
 
     @property
     def num_classes(self) -> int:
+        """How many classes there are."""
         return len(self.classes)
 
     def __repr__(self) -> str:

@@ -22,9 +22,11 @@ class Bench:
     batches: tuple[Tensor, ...]  # the last one is short
 
     def fresh(self) -> Method:
+        """The method as it is created."""
         return self.make(self.classifier)
 
     def run(self, method: Method, start: int = 0, stop: int | None = None) -> list[Prediction]:
+        """What a method predicts for the batches from ``start`` to before ``stop``."""
         return [method.predict(batch) for batch in self.batches[start:stop]]
 
 

@@ -86,9 +86,11 @@ class SmallTextEncoder:
         return rows - (rows @ self.common)[:, None] * self.common
 
     def context_prompts(self, template: str, classes: Sequence[str]) -> "SmallContextPrompts":
+        """The prompts of these classes in a template."""
         return SmallContextPrompts(self([template.replace("{}", name) for name in classes]))
 
     def affine_prompts(self, texts: Sequence[str], at_once: int) -> "SmallAffinePrompts":
+        """These texts as a function of norm parameters; ``at_once`` changes nothing here."""
         return SmallAffinePrompts(self(list(texts)))
 
 
