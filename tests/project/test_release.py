@@ -128,10 +128,12 @@ def test_it_is_the_wheel_that_is_imported(installed: Path) -> None:
 def test_the_demo_runs_there(installed: Path, tmp_path: Path) -> None:
     run(installed / "bin" / "ramen", "demo", "--quick", "--method", "ramen", "--out", "out", cwd=tmp_path)
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
-        "results.json",
         "figure.png",
+        "labels.csv",
         "changes.html",
     }
+    results = ramen.results(tmp_path / "out")
+    assert set(results["experiment.method"]) == {"ensemble", "ramen"}
 
 
 def test_light_commands_run_there(installed: Path, tmp_path: Path) -> None:
