@@ -38,7 +38,8 @@ from ramen.client.result import Result
 from ramen.experiments.measure import wait_for
 from ramen.experiments.render import Table, print_tables
 from ramen.images import resize
-from ramen.images.decoding import MAX_BYTES, MAX_PIXELS, DecodingSettings, UnreadableImageError, decode
+from ramen.images.decoding import UnreadableImageError, decode
+from ramen.images.file_checks import MAX_BYTES, MAX_PIXELS, DecodingSettings
 from ramen.methods.ramen import Ramen
 from ramen.models.names import load_model
 from ramen.models.prefetch import prefetch

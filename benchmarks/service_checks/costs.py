@@ -20,7 +20,7 @@ from ramen.client.operations import (
     StreamAnswer,
 )
 from ramen.client.result import Result
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.predict.decoding import Decoder
 from ramen.predict.sources import Source
 from ramen.serve.http.app import create_app

@@ -23,12 +23,8 @@ from image_corpus import (
 )
 from PIL import Image, ImageFile
 
-from ramen.images.decoding import (
-    DecodingSettings,
-    MissingImageError,
-    UnreadableImageError,
-    decode,
-)
+from ramen.images.decoding import MissingImageError, UnreadableImageError, decode
+from ramen.images.file_checks import DecodingSettings
 
 GOOD = {file.name: file for file in good_files()}
 HOSTILE = {file.name: file for file in hostile_files()}

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
+from ramen.images.decoding import UnreadableImageError, decode
+from ramen.images.file_checks import DecodingSettings
 
 pillow_heif = pytest.importorskip("pillow_heif")
 SIZE = (64, 40)

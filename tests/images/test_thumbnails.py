@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ramen.images.decoding import DecodingSettings, decode
+from ramen.images.decoding import decode
+from ramen.images.file_checks import DecodingSettings
 from ramen.images.thumbnails import SIDE, make_thumbnail, make_thumbnails
 
 SETTINGS = DecodingSettings()

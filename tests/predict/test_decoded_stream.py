@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.images.preprocess import Preprocess
 from ramen.predict.decoding import DecodedSource, DecodedStream, DecodedStreams, Decoder, StreamClosedError
 from ramen.predict.sources import expand

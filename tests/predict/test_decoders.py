@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.images.preprocess import Preprocess
 from ramen.predict.decoding import Decoder
 from ramen.predict.sources import NoImage, Source

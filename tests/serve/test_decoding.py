@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from ramen.client.operations import SentImage
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.images.preprocess import Preprocess
 from ramen.predict.decoding import Decoder
 from ramen.serve.arena import Arena, SharedRegion

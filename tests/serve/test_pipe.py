@@ -20,7 +20,7 @@ from ramen.client.operations import (
     ServerOverloadedError,
     StoppingError,
 )
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.images.preprocess import Preprocess
 from ramen.predict.decoding import Decoder
 from ramen.predict.sources import Source

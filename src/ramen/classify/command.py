@@ -4,18 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ramen.images.file_checks import DEFAULT_FORMATS, MAX_PIXELS, DecodingSettings
 from ramen.methods._registry import imported
 from ramen.models import options
 from ramen.models.names import full_name
 from ramen.utils import checks
 from ramen.utils.commands import IMPORT, Read, exit_on_error, refuse_torchrun, with_options
-
-if TYPE_CHECKING:
-    from ramen.images.decoding import DecodingSettings
 
 EPILOG = (
     "Exit codes: 0 every file has an answer, or --watch was stopped; 1 the machine failed (no weights, no "
@@ -169,10 +167,8 @@ class ClassifyRequest:
 
         return overrides_by_method([self.method], self.settings or [])[self.method]
 
-    def decoding(self) -> "DecodingSettings":
+    def decoding(self) -> DecodingSettings:
         """How files are read."""
-        from ramen.images.decoding import DEFAULT_FORMATS, MAX_PIXELS, DecodingSettings
-
         return DecodingSettings(
             self.formats or DEFAULT_FORMATS, self.max_pixels or MAX_PIXELS, orient=not self.no_orient
         )

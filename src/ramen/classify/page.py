@@ -33,7 +33,7 @@ from ramen.experiments.style import (
     page_svg,
     short,
 )
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.images.thumbnails import Thumbnail, make_thumbnails
 from ramen.utils import files
 from ramen.utils.pages import render

@@ -5,7 +5,6 @@ Files are read, never mapped into memory: one that somebody shortens meanwhile c
 """
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from typing import IO, Any
 
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from ramen.images.file_checks import (
     MAX_SIDE,
-    SUFFIXES_BY_FORMAT,
+    DecodingSettings,
     LimitedReads,
     check_bytes,
     check_chunks,
@@ -42,12 +41,7 @@ from ramen.images.file_checks import (
     silence_libtiff,
 )
 from ramen.images.rgb import extremes, float_scaling, sixteen_bits, to_eight_bits, to_rgb
-from ramen.utils import checks
 from ramen.utils.checks import one_line, readable_bytes
-
-DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)  # JPEG, PNG, WEBP, BMP, GIF, TIFF, HEIF, AVIF
-MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
-MAX_BYTES = 2**26
 
 ImageSource = (
     str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Image.Image | NDArray[Any] | Tensor
@@ -76,37 +70,6 @@ class UnreadableImageError(ValueError):
 
 class MissingImageError(UnreadableImageError, FileNotFoundError):
     """There is no file at the path."""
-
-
-@dataclass(frozen=True)
-class DecodingSettings:
-    """What may be decoded, and how.
-
-    Args:
-        formats: Those of ``DEFAULT_FORMATS`` that are accepted; no other decoder is ever tried.
-        max_pixels: The most pixels that an image may have; a WebP file, whose decoder takes 16 bytes for
-            each, half as many. Decoding others takes about 4 bytes for each, and as much again if colours
-            are converted or the image is turned.
-        max_bytes: The most bytes that a file may have.
-        orient: Turn images as their EXIF orientation says. TIFF files are turned in any case, by Pillow.
-    """
-
-    formats: tuple[str, ...] = DEFAULT_FORMATS
-    max_pixels: int = MAX_PIXELS
-    max_bytes: int = MAX_BYTES
-    orient: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "formats", _check_formats(self.formats))
-        checks.integer("max_pixels", self.max_pixels, 1)
-        checks.integer("max_bytes", self.max_bytes, 1)
-        checks.flag("orient", self.orient)
-
-
-def _check_formats(formats: object) -> tuple[str, ...]:
-    if not isinstance(formats, tuple | list) or not formats:
-        raise ValueError(f"formats must be some of {', '.join(DEFAULT_FORMATS)}, got {formats!r}")
-    return tuple(checks.choice("formats", str(name).upper(), DEFAULT_FORMATS) for name in formats)
 
 
 def decode(

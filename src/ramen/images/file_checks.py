@@ -15,10 +15,12 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ramen.utils import checks
 from ramen.utils.checks import readable_bytes
 
 MAX_READS = 2**14  # while a file is parsed, beside those that its size justifies
@@ -248,6 +250,42 @@ SUFFIXES_BY_FORMAT = {
     "HEIF": (".heic", ".heif", ".hif"),
     "AVIF": (".avif",),
 }
+
+
+DEFAULT_FORMATS = tuple(SUFFIXES_BY_FORMAT)
+MAX_PIXELS = 2**25  # an 8K frame has 33.2 million
+MAX_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """What may be decoded, and how.
+
+    Args:
+        formats: Those of ``DEFAULT_FORMATS`` that are accepted; no other decoder is ever tried.
+        max_pixels: The most pixels that an image may have; a WebP file, whose decoder takes 16 bytes for
+            each, half as many. Decoding others takes about 4 bytes for each, and as much again if colours
+            are converted or the image is turned.
+        max_bytes: The most bytes that a file may have.
+        orient: Turn images as their EXIF orientation says. TIFF files are turned in any case, by Pillow.
+    """
+
+    formats: tuple[str, ...] = DEFAULT_FORMATS
+    max_pixels: int = MAX_PIXELS
+    max_bytes: int = MAX_BYTES
+    orient: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "formats", _check_formats(self.formats))
+        checks.integer("max_pixels", self.max_pixels, 1)
+        checks.integer("max_bytes", self.max_bytes, 1)
+        checks.flag("orient", self.orient)
+
+
+def _check_formats(formats: object) -> tuple[str, ...]:
+    if not isinstance(formats, tuple | list) or not formats:
+        raise ValueError(f"formats must be some of {', '.join(DEFAULT_FORMATS)}, got {formats!r}")
+    return tuple(checks.choice("formats", str(name).upper(), DEFAULT_FORMATS) for name in formats)
 
 
 def has_image_suffix(name: str) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
-from ramen.images.decoding import DecodingSettings, decode
+from ramen.images.decoding import decode
+from ramen.images.file_checks import DecodingSettings
 
 SIDE = 256  # pixels of the longer side
 _SMALL = 96  # up to here an image is shown with its own pixels

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ramen.images.decoding import DecodingSettings, UnreadableImageError, decode
-from ramen.images.file_checks import read_object
+from ramen.images.decoding import UnreadableImageError, decode
+from ramen.images.file_checks import DecodingSettings, read_object
 from ramen.images.preprocess import Preprocess
 from ramen.predict.sources import NoImage, Source
 from ramen.utils.workers import WorkerProcesses

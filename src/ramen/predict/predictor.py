@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ramen.client.result import Result
-from ramen.images.decoding import DEFAULT_FORMATS, MAX_BYTES, MAX_PIXELS, DecodingSettings
+from ramen.images.file_checks import DEFAULT_FORMATS, MAX_BYTES, MAX_PIXELS, DecodingSettings
 from ramen.methods import Method
 from ramen.predict.answers import BatchAnswers, BatchResults
 from ramen.predict.decoding import DecodedSource, DecodedStreams, Decoder

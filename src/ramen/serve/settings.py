@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramen.images.file_checks import DecodingSettings
 from ramen.utils import checks
 from ramen.utils.checks import nearest
 
 if TYPE_CHECKING:
     import torch
-
-    from ramen.images.decoding import DecodingSettings
 
 _MIB = 2**20
 _PACKAGES = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")
@@ -31,12 +30,6 @@ def check_packages() -> None:
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise ImportError(f"a service needs {package}: pip install 'ramen-tta[serve]'")
-
-
-def _decoding(**values: Any) -> "DecodingSettings":
-    from ramen.images.decoding import DecodingSettings  # loads torch, which a mistake in a command need not
-
-    return DecodingSettings(**values)
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,7 @@ class EngineSettings:
     create_on_use: bool = True
     keep_changed: int = 0
     overlap: bool | None = None
-    decoding: "DecodingSettings" = field(default_factory=_decoding)
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -173,7 +166,7 @@ def settings_of(given: Mapping[str, Any]) -> tuple[EngineSettings, HttpSettings]
     largest = http.get("max_body_bytes", HttpSettings.max_body_bytes)
     engine = EngineSettings(
         **{name: value for name, value in given.items() if name in engine_names},
-        decoding=_decoding(
+        decoding=DecodingSettings(
             max_bytes=largest, **{name: value for name, value in given.items() if name == "max_pixels"}
         ),
     )

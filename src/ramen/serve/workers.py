@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramen.client.operations import ServedModel
-from ramen.images.decoding import DecodingSettings
+from ramen.images.file_checks import DecodingSettings
 from ramen.predict.decoding import Decoder
 from ramen.serve.arena import Arena, SharedRegion
 from ramen.serve.decoding import BATCHES_AHEAD, Decoding, ProcessDecoder
