@@ -1,11 +1,12 @@
 """A small Ray of its own for tests, and the service on it."""
 
 import os
+import random
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,12 @@ def ray_machine() -> Iterator[int]:
 
 
 def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
+    """A port that neither the system nor Ray gives to anybody before the proxy listens there."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as bound, suppress(OSError):
+            bound.bind(("127.0.0.1", port))
+            return port
 
 
 def small_request(state: Path, **settings: Any) -> ServeRequest:

@@ -32,11 +32,6 @@ def usable_on(device: torch.device, minimum_capability: tuple[int, int] = (7, 0)
     return available()
 
 
-def in_bfloat16_on_a_cpu(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is one of those for which plain torch would convert back and forth."""
-    return tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu"
-
-
 def program(function: Callable[..., Any]) -> Any:
     """A Triton program, or a function that programs call: ``program[grid](...)`` launches it.
 

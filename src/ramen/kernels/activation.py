@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen import kernels
+from ramen.utils.numerics import in_bfloat16_on_a_cpu
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -44,7 +45,7 @@ def _forward_torch(x: Tensor, kind: str) -> Tensor:
         gate, value = x.chunk(2, -1)
         return F.silu(gate) * value
     if kind == "quick_gelu":
-        if kernels.in_bfloat16_on_a_cpu(x):  # fewer passes over the memory, and fewer roundings
+        if in_bfloat16_on_a_cpu(x):  # fewer passes over the memory, and fewer roundings
             return F.silu(_QUICK * x).mul_(1 / _QUICK)
         return x * torch.sigmoid(_QUICK * x)
     return F.gelu(x, approximate=_APPROXIMATION[kind])
@@ -56,7 +57,7 @@ def _backward_torch(gradient: Tensor, x: Tensor, kind: str) -> Tensor:
         slope: Tensor = torch.ops.aten.silu_backward(gradient * value, gate)
         return torch.cat([slope, gradient * F.silu(gate)], -1)
     if kind == "quick_gelu":
-        if kernels.in_bfloat16_on_a_cpu(x):
+        if in_bfloat16_on_a_cpu(x):
             quick_slope: Tensor = torch.ops.aten.silu_backward(gradient, _QUICK * x)
             return quick_slope
         gate = torch.sigmoid(_QUICK * x)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ramen import kernels
+from ramen.utils.numerics import in_bfloat16_on_a_cpu
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -102,7 +103,7 @@ def _attention_torch(inputs: tuple[Tensor, ...], heads: int) -> Tensor:
 
 
 def _is_multiplied_by_image(inputs: tuple[Tensor, ...]) -> bool:
-    return len(inputs) == 1 and kernels.in_bfloat16_on_a_cpu(inputs[0])
+    return len(inputs) == 1 and in_bfloat16_on_a_cpu(inputs[0])
 
 
 def _forward_bfloat16(qkv: Tensor, heads: int) -> Tensor:

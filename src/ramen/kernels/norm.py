@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ramen import kernels
+from ramen.utils.numerics import in_bfloat16_on_a_cpu
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -69,7 +70,7 @@ def forward(
     """
     if _uses_triton(affine):
         return _forward_triton(x, delta, affine, place, shift)
-    if kernels.in_bfloat16_on_a_cpu(x):
+    if in_bfloat16_on_a_cpu(x):
         return _forward_bfloat16(x, delta, affine, place, shift)
     return _forward_torch(x, delta, affine, place, shift)
 
@@ -89,7 +90,7 @@ def backward(
     """
     if _uses_triton(affine):
         return _backward_triton(gradient, saved, affine, place, skip, rows)
-    if kernels.in_bfloat16_on_a_cpu(gradient):
+    if in_bfloat16_on_a_cpu(gradient):
         return _backward_bfloat16(gradient, saved, affine, place, skip, rows)
     return _backward_torch(gradient, saved, affine, place, skip, rows)
 

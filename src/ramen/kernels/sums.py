@@ -35,9 +35,7 @@ class Units(NamedTuple):
     stop: Tensor  # one past its last value
 
 
-def uses_triton(device: torch.device) -> bool:
-    """Whether these functions can be called for tensors on ``device``."""
-    return kernels.usable_on(device)
+uses_triton = kernels.usable_on  # whether these functions can be called for tensors on a device
 
 
 def float_sums(stored: Tensor, rows: Tensor, weights: Tensor) -> Tensor:

@@ -25,6 +25,11 @@ def plain_numerics() -> Iterator[None]:
         yield
 
 
+def in_bfloat16_on_a_cpu(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is one of those for which plain torch would convert back and forth."""
+    return tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu"
+
+
 def finite_or_zero(tensor: Tensor) -> Tensor:
     """Replace numbers that are not finite by zeros.
 

@@ -22,9 +22,13 @@ from ramen.encoder.fused.tower import (
     FusedMlp,
     FusedPasses,
     FusedTower,
+    HeadFunction,
     NotCoveredError,
     Rotation,
     TowerNorms,
+    open_clip_head,
+    timm_head,
+    transformers_head,
 )
 from ramen.encoder.fused.transformer import FusedTransformer
 from ramen.encoder.norms import Norm
@@ -32,7 +36,6 @@ from ramen.kernels import activation
 from ramen.kernels.norm import AffinePlace
 
 _LINEAR = (nn.Linear, type(nn.MultiheadAttention(1, 1).out_proj))
-HeadFunction = Callable[[Tensor], Tensor]
 _DIFFERENT = 1e-6  # activations that are farther apart are not the same
 
 
@@ -65,48 +68,6 @@ class Library:
     inner: tuple[str, str, str, str] = ("", "", "", "")
 
 
-# -- what follows the blocks ------------------------------------------------------------------------
-
-
-def _open_clip_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
-    if getattr(tower, "attn_pool", None) is not None:
-        raise NotCoveredError("it pools by attention")
-    first = tower.pool_type == "tok"
-
-    def head(tokens: Tensor) -> Any:
-        if first:
-            pooled = tower.ln_post(tokens[:, 0])
-        elif tower.final_ln_after_pool:
-            pooled = tower.ln_post(tokens[:, 1:].mean(1))
-        else:
-            pooled = tower.ln_post(tokens)[:, 1:].mean(1)
-        return pooled if tower.proj is None else pooled @ tower.proj
-
-    return head, first
-
-
-def _timm_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
-    after = getattr(parent, "head", None)  # of open_clip's TimmModel
-
-    def head(tokens: Tensor) -> Any:
-        features = tower.forward_head(tower.norm(tokens))
-        return features if after is None else after(features)
-
-    return head, tower.global_pool == "token" and tower.attn_pool is None
-
-
-def _transformers_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
-    after = getattr(parent, "visual_projection", None)
-    pools = getattr(tower, "head", None)
-
-    def head(tokens: Tensor) -> Any:
-        kept = tower.post_layernorm(tokens[:, 0] if pools is None else tokens)
-        features = kept if pools is None else pools(kept)
-        return features if after is None else after(features)
-
-    return head, pools is None
-
-
 LIBRARIES = {
     "open_clip": Library(
         patches="conv1",
@@ -124,7 +85,7 @@ LIBRARIES = {
         proj="mlp.c_proj",
         scale2=("ls_2.gamma",),
         heads="attn.num_heads",
-        head=_open_clip_head,
+        head=open_clip_head,
     ),
     "timm": Library(
         patches="patch_embed.proj",
@@ -143,7 +104,7 @@ LIBRARIES = {
         proj="mlp.fc2",
         scale2=("ls2.gamma", "gamma_2"),
         heads="attn.num_heads",
-        head=_timm_head,
+        head=timm_head,
         inner=("attn.q_norm", "attn.k_norm", "attn.norm", "mlp.norm"),
     ),
     "transformers": Library(
@@ -162,7 +123,7 @@ LIBRARIES = {
         proj="mlp.fc2",
         scale2=(),
         heads="self_attn.num_heads",
-        head=_transformers_head,
+        head=transformers_head,
     ),
 }
 

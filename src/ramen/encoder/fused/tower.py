@@ -17,6 +17,8 @@ from ramen.kernels import rotation
 from ramen.kernels.channel_norm import ChannelNorm
 from ramen.kernels.norm import AffinePlace
 
+HeadFunction = Callable[[Tensor], Tensor]
+
 
 class NotCoveredError(Exception):
     """A tower has a part that the fused passes do not cover; the message says which."""
@@ -124,6 +126,45 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return one + other
 
 
+def open_clip_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
+    if getattr(tower, "attn_pool", None) is not None:
+        raise NotCoveredError("it pools by attention")
+    first = tower.pool_type == "tok"
+
+    def head(tokens: Tensor) -> Any:
+        if first:
+            pooled = tower.ln_post(tokens[:, 0])
+        elif tower.final_ln_after_pool:
+            pooled = tower.ln_post(tokens[:, 1:].mean(1))
+        else:
+            pooled = tower.ln_post(tokens)[:, 1:].mean(1)
+        return pooled if tower.proj is None else pooled @ tower.proj
+
+    return head, first
+
+
+def timm_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
+    after = getattr(parent, "head", None)  # of open_clip's TimmModel
+
+    def head(tokens: Tensor) -> Any:
+        features = tower.forward_head(tower.norm(tokens))
+        return features if after is None else after(features)
+
+    return head, tower.global_pool == "token" and tower.attn_pool is None
+
+
+def transformers_head(parent: Any, tower: Any) -> tuple[HeadFunction, bool]:
+    after = getattr(parent, "visual_projection", None)
+    pools = getattr(tower, "head", None)
+
+    def head(tokens: Tensor) -> Any:
+        kept = tower.post_layernorm(tokens[:, 0] if pools is None else tokens)
+        features = kept if pools is None else pools(kept)
+        return features if after is None else after(features)
+
+    return head, pools is None
+
+
 class Head:
     """What follows the blocks: the module's own layers, differentiated by autograd, a small part of a pass.
 
@@ -132,7 +173,7 @@ class Head:
 
     def __init__(
         self,
-        function: Callable[[Tensor], Tensor],
+        function: HeadFunction,
         norms: Mapping[str, Norm],
         places: Mapping[str, AffinePlace],
     ) -> None:
