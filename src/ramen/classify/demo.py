@@ -14,7 +14,7 @@ from ramen.data.drawings.shapes import OBJECTS
 from ramen.experiments.demo import drawings
 from ramen.utils import files
 
-PER_DOMAIN, PER_DOMAIN_QUICK = 24, 16  # so many that there is something to learn from
+PER_DOMAIN, PER_DOMAIN_QUICK = 24, 16  # enough to learn something from
 
 
 def classify_drawings(

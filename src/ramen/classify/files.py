@@ -52,7 +52,7 @@ class Photos:
     """What a command line names."""
 
     named: tuple[str, ...]  # paths of files and folders, and patterns
-    listed: tuple[LiteralPath, ...] = ()  # what came on standard input
+    listed: tuple[LiteralPath, ...] = ()  # read from standard input
     outside: Path | None = None  # a folder whose files do not count, also if it is inside one that was named
 
     @classmethod

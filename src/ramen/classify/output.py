@@ -84,7 +84,7 @@ class Run:
     started: str  # when, in UTC
     state: str | None  # where what it learned is kept, if anywhere
     before: int = 0  # how many results were in the output
-    seconds: float | None = None  # how long it took; None while it runs, and for ever if it was killed
+    seconds: float | None = None  # how long it took; None while it runs, and for good if it was killed
     files: int = 0  # how many results it has added
 
 

@@ -73,7 +73,7 @@ class Answering(ABC):
 
     @abstractmethod
     def open(self, files: int) -> AbstractContextManager[Batches]:
-        """What classifies so many files, as long as a block lasts; a state is read now."""
+        """What classifies this many files, as long as a block lasts; a state is read now."""
 
     def forget_unlearned(self, output: Output) -> int:
         """Remove rows of a killed run that are to be made again, once the state is open; returns how many."""
@@ -267,7 +267,7 @@ class ModelAnswering(Answering):
             self._method,
             store=request.state,
             batch_size=request.batch_size,
-            max_delay=request.interval if request.watch else None,  # a batch must not wait for ever
+            max_delay=request.interval if request.watch else None,  # a batch must not wait forever
             workers=workers,
             formats=decoding.formats,
             max_pixels=decoding.max_pixels,

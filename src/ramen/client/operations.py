@@ -400,7 +400,7 @@ class EngineStatistics:
     resident_streams: int  # how many of these are in memory
     resident_bytes: int  # what their memories take
     streams_budget: int  # what they may take
-    parked: int  # how many times a stream was put to disk
+    parked: int  # how many times a stream was evicted to disk
     store_failures: int  # how many times a state could not be written
 
     COUNTERS: ClassVar[tuple[str, ...]] = (

@@ -29,7 +29,7 @@ STRONGEST = 10  # the severity with the largest changes: 30 degrees, a shear of 
 CHAINS, LONGEST = 3, 3
 DRAWS = 2 * CHAINS + 1 + 3 * CHAINS * LONGEST
 WEAKEST = 0.1  # no severity is below it, and no change is weaker
-_TONES = 4  # so many of the changes, the first, are changes of tone
+_TONES = 4  # the first of the changes, which are changes of tone
 # What rounding may take away from an interpolated whole number, by the size of its type.
 _NEARLY = {4: 1e-3, 8: 1e-9}
 

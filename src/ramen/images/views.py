@@ -15,7 +15,7 @@ from ramen.utils.numerics import pair_scores, row_keys
 
 SMALLEST_CROP = 0.08  # of the image's area
 _SHAPES = 3 / 4, 4 / 3  # width over height
-_TRIES = 10  # crops that do not fit into the image are drawn again, so many in all
+_TRIES = 10  # crops that do not fit into the image are drawn again; in all
 _DRAWS = 2 * _TRIES + 3  # numbers for a view: area and shape for each try, place across and down, mirrored
 
 

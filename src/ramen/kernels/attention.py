@@ -26,7 +26,7 @@ _SMALLEST_SIDE = 16  # of a tile
 _CAPABILITIES = {16: (8, 0), 32: (8, 0), 64: (8, 0), 128: (9, 0)}  # needed for tiles of heads of each width
 _MOST_TOKENS = 640  # measured up to 257; torch's kernels are better at long sequences
 _OPTIONS = {"num_warps": 4, "num_stages": 3}  # with the tile sizes, the fastest of those measured
-# For a single query, one program holds all keys of a head in registers: so many numbers, with padding.
+# For a single query, one program holds all keys of a head in registers: this many numbers, with padding.
 _MOST_KEY_NUMBERS = 2**15
 _KEY_NUMBERS_PER_WARP = 2**11
 

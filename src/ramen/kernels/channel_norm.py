@@ -169,7 +169,7 @@ def _backward_torch(
 
 
 def _options(layer: ChannelNorm, tile_size: int) -> dict[str, int]:
-    """The compile-time constants that describe a layer and a tile of so many numbers."""
+    """The compile-time constants that describe a layer and a tile of this many numbers."""
     channels = min(_MOST_CHANNELS, kernels.power_of_two(layer.place.width))
     return {
         "HAS_WEIGHT": layer.place.weight is not None,

@@ -49,7 +49,7 @@ class SlotPolicy:
         return {n: torch.tensor(getattr(self, n), dtype=t, device="cpu") for n, t in self.columns.items()}
 
     def restored(self, state: Mapping[str, Tensor], filled: int) -> Self:
-        """The same policy, continuing from ``state`` with so many filled slots."""
+        """The same policy, continuing from ``state`` with this many filled slots."""
         other = self.emptied()
         for name, dtype in self.columns.items():
             expect(name, state[name], dtype, (len(getattr(other, name)) or filled,))

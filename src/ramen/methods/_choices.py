@@ -233,9 +233,9 @@ def noise_like_photographs(count: int, size: tuple[int, int]) -> Tensor:
 #
 #     movement = MOVEMENT * min(1, gain / enough),    enough = min(1/2, ln(C) / 4)
 #
-# where a quarter of the most that answers in C classes can say stands for few classes. Answers that say
-# nothing, those to one class for ever or to noise, gain next to nothing: the step shrinks. While the stream
-# shows only few classes it never grows, whatever the gain.
+# where a quarter of the most that answers in C classes can say stands for few classes. Answers to noise, or
+# to a single class throughout, gain next to nothing: the step shrinks. While the stream shows only few
+# classes it never grows, whatever the gain.
 #
 # The unit is a block of images, never a batch, so that answers need not depend on the batch size: the step
 # of a block follows from the blocks before the previous one, since a batch may span two. Everything is kept

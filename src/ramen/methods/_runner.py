@@ -228,7 +228,7 @@ def receive(method: "Method", images: Tensor) -> tuple[Tensor, Tensor, torch.dev
 
 
 def learning(method: "Method", images: int, tags: Tensor | None, work: Callable[[], _Value]) -> _Value:
-    """``work`` on so many images, with room for them in the memories; its new states are stored."""
+    """``work`` on this many images, with room for them in the memories; its new states are stored."""
     make_room(method, images, None if tags is None else upload(tags, method.classifier.device))
     value = work()
     method.state.commit(vars(method))

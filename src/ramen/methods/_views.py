@@ -130,7 +130,7 @@ class ViewMethod(Method):
         return self.classifier.logits(embeddings.flatten(0, 1)).view(*embeddings.shape[:2], -1)
 
     def _view_embeddings(self, images: Tensor) -> Tensor:
-        """``(B, views, d)``; pixels of so many views are in memory at once, however large the batch is."""
+        """``(B, views, d)``; this many views are in memory at once, however large the batch is."""
         at_once, found = max(1, self.views_at_once // self.views), []
         # To draw for an image takes about as much memory as one view, and many small kernels for any number.
         for group in images.to(self.classifier.class_embeddings.dtype).split(at_once * self.views):

@@ -141,7 +141,7 @@ class Eata(Method):
         Args:
             images: Preprocessed images ``(N, 3, H, W)`` like those that the model was trained on; EATA uses
                 2,000. In a group, the same ones in every process.
-            batch_size: Gradients are squared per batch of so many images.
+            batch_size: Gradients are squared per batch of this many images.
         """
         images = self.classifier.check_images(images)
         batches = images.split(checks.integer("batch_size", batch_size, 1))

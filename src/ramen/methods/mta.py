@@ -105,7 +105,7 @@ class Mta(ViewMethod):
     def _settle(
         self, start: Tensor, step: Callable[[Tensor], Tensor], size: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """At most so many steps from ``start``, for each image until one changes hardly anything."""
+        """At most this many steps from ``start``, for each image until one changes hardly anything."""
         now, moving = start, torch.ones_like(start[:, :1], dtype=torch.bool)
         for _ in range(self.rounds):
             following = torch.where(moving, step(now), now)

@@ -62,7 +62,7 @@ class Constructors:
             cache_dir: Where open_clip keeps what it downloads.
             fused: As in ``ZeroShotClassifier``.
             allow_same_names: Accept classes of the same name, or with names that the model's tokenizer cannot
-                distinguish: it reads so many tokens and no more.
+                distinguish, since it reads no more tokens.
         """
         load = partial(load_open_clip_towers, model, pretrained, quick_gelu, cache_dir, preprocess)
         return cls._from_towers(load, classes, templates, device, dtype, logit_scale, fused, allow_same_names)

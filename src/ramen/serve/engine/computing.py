@@ -1,6 +1,6 @@
 """Computes batches: the images of all streams share the passes, each stream keeps to its own memory.
 
-One thread has the device and the methods. A batch is begun, which a GPU goes on with by itself, and finished,
+One thread has the device and the methods. A batch is begun, which a GPU continues by itself, and finished,
 which waits for what it has computed: in a thread of its own if the next batch is to be begun meanwhile.
 """
 
