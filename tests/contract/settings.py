@@ -16,6 +16,9 @@ FEWER_STEPS = {
     "clipot": {"templates": "single"},
     "moetta": {"experts": 3},
 }
+# In half precision a sum that is almost zero may have another sign in a batch of another size, and a signed
+# step turns with it: logits of EntMin differ by 0.57 at its own step, by 0.20 at this one, by 1e-14 in fp64.
+SMALLER_STEPS = {"entmin": {"lr": 1e-3}}
 SETTINGS = [
     *((name, FEWER_STEPS.get(name, {})) for name in ramen.list_methods()),
     ("ramen", {"capacity": 2, "topk": 2}),

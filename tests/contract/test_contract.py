@@ -8,7 +8,7 @@ import ramen
 from ramen import testing
 from ramen.methods import field
 from ramen.utils import checks
-from tests.contract.settings import FEWER_STEPS, SETTINGS, STATISTICS_SETTINGS, TOWERS
+from tests.contract.settings import FEWER_STEPS, SETTINGS, SMALLER_STEPS, STATISTICS_SETTINGS, TOWERS
 from tests.helpers.slow_tests import full
 
 
@@ -26,7 +26,9 @@ def test_contract_with_other_statistics(name: str, parameters: dict, dtype: str)
 @pytest.mark.parametrize("name", ramen.list_methods())
 @pytest.mark.parametrize("dtype", full(["bfloat16", "float64"], ["bfloat16"]))
 def test_contract_in_other_precisions(name: str, dtype: str) -> None:
-    testing.check_method(name, testing.small_classifier(dtype=dtype), **FEWER_STEPS.get(name, {}))
+    parameters = SMALLER_STEPS.get(name, {}) if dtype == "bfloat16" else {}
+    classifier = testing.small_classifier(dtype=dtype)
+    testing.check_method(name, classifier, **FEWER_STEPS.get(name, {}), **parameters)
 
 
 @pytest.mark.gpu

@@ -264,6 +264,7 @@ OPTIMIZER = (
     "as `torch.optim.Adam` does."
 )
 OPTIMIZER_OR_DECAY = OPTIMIZER.replace('"adam" as `torch.optim.Adam`', '"adam" and "adamw" as `torch.optim`')
+MARGIN = "An image is confident if its entropy is below this times ln C, the entropy of a uniform guess."
 MOMENTUM: Any = field(0.9, ge=0, lt=1, doc='Of "sgd"; the others do not use it.')
 WEIGHT_DECAY: Any = field(0.0, ge=0, doc="Of the optimizer.")
 LOSS: Any = field(

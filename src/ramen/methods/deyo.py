@@ -19,6 +19,7 @@ from ramen.methods._optim import FROZEN, OnlineWeights, trained_part
 from ramen.methods._passes import Answer, Pass, Steps
 from ramen.methods._registry import (
     LOSS,
+    MARGIN,
     MOMENTUM,
     OPTIMIZER,
     STATISTICS,
@@ -72,11 +73,7 @@ class Deyo(Method):
         doc="Step size. DeYO's own: 2.5e-4 (ResNet-50), 1e-3 (ViT, batches of 64), doubled for single "
         "images.",
     )
-    margin: float = field(
-        0.5,
-        ge=0,
-        doc="An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.",
-    )
+    margin: float = field(0.5, ge=0, doc=MARGIN)
     plpd_threshold: float = field(
         0.2,
         ge=-1,

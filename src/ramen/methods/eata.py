@@ -19,6 +19,7 @@ from ramen.methods._passes import Answer, Pass, Steps, give
 from ramen.methods._registry import (
     AUTO,
     LOSS,
+    MARGIN,
     MOMENTUM,
     OPTIMIZER,
     STATISTICS,
@@ -75,11 +76,7 @@ class Eata(Method):
         doc="Step size. EATA's own: 2.5e-4 (ResNet-50, ImageNet-C); others use 1e-3 for a ViT with "
         "batches of 64.",
     )
-    margin: float = field(
-        0.4,
-        ge=0,
-        doc="An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.",
-    )
+    margin: float = field(0.4, ge=0, doc=MARGIN)
     redundancy: float = field(
         AUTO,
         ge=0,

@@ -14,6 +14,7 @@ from ramen.methods._optim import FROZEN, OnlineWeights, trained_part
 from ramen.methods._passes import Answer, Pass, Steps
 from ramen.methods._registry import (
     LOSS,
+    MARGIN,
     MOMENTUM,
     OPTIMIZER,
     STATISTICS,
@@ -61,11 +62,7 @@ class Sar(Method):
         doc="Step size. The paper's: mixed streams 2e-5 (CIFAR-C), 1e-4 (ImageNet-C), 2e-5 (DomainNet); "
         "single domains 1e-4 (CIFAR-10-C), 2e-4 (CIFAR-100-C), 2e-3 (ImageNet-C), 1e-4 (DomainNet).",
     )
-    margin: float = field(
-        0.4,
-        ge=0,
-        doc="An image is confident if its entropy is below this times ln C, the entropy of a uniform guess.",
-    )
+    margin: float = field(0.4, ge=0, doc=MARGIN)
     rho: float = field(
         0.05, ge=0, doc="How far up the gradient the step down is evaluated, in Euclidean length."
     )

@@ -1,6 +1,5 @@
 """HTML elements. Text is escaped wherever it is inserted; what is HTML already has the type ``Markup``."""
 
-import base64
 import html
 
 _VOID = {"br", "hr", "img", "input", "link", "meta", "source"}
@@ -37,23 +36,6 @@ def join(*children: str) -> Markup:
 
 def _attribute(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
-
-
-def scrolling_box(content: Markup) -> Markup:
-    """What may be wider than the page scrolls within its box; a hint says so while there is more to see."""
-    hint = element("p", "Scroll sideways for more \N{RIGHTWARDS ARROW}", class_="hint", aria_hidden="true")
-    return element("div", hint, content, class_="wide")
-
-
-def svg_figure(svg: str, alt: str, caption: str | None = None) -> Markup:
-    """A figure within the page; as a separate image, so that ids do not clash."""
-    data = base64.b64encode(svg.encode()).decode()
-    image = element("img", src=f"data:image/svg+xml;base64,{data}", alt=alt)
-    return element(
-        "figure",
-        scrolling_box(element("div", image, class_="picture")),
-        element("figcaption", caption) if caption else Markup(),
-    )
 
 
 def whole_page(title: str, style: str, body: Markup) -> str:
